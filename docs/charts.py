@@ -10,7 +10,7 @@ from shapes import Bar, bars
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOK = ROOT / "benchmarks" / "notebook.md"
-HOW_FAST = ROOT / "docs" / "library" / "explanation" / "how-fast.md"
+SHOP = ROOT / "docs" / "contributing" / "shop-figures.md"
 ENGINES = ROOT / "docs" / "library" / "reference" / "backends" / "index.md"
 
 
@@ -65,7 +65,7 @@ def checkout() -> str:
 def steps() -> str:
     """One order."""
     title = "An order by combined, alone in its batch: processor time of the web"
-    return bars(title, column(HOW_FAST, "step of an order", 1, "µs"), ours="the batch")
+    return bars(title, column(SHOP, "step of an order", 1, "µs"), ours="the batch")
 
 
 CHARTS = {

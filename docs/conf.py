@@ -12,6 +12,7 @@ import django
 from django.conf import settings
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 settings.configure(  # enough for autodoc to import `locking`: no server, no shop
@@ -57,16 +58,38 @@ html_css_files = ["site.css"]
 SENTINELS = {"UNSET": "<of the alias>", "DEFAULT_ALIAS": "'default'", "NO_HOLD": "0.0"}
 """Defaults as a reader understands them, by the names that the code has for them."""
 
+OVERLOADED = ("locking.transactions.decorator",)
+"""Modules whose overloads are for type checkers: a reader needs one signature per function."""
+
+FIRST = {
+    "locking.distributed_lock": "*, key=None, wait=UNSET, ttl=UNSET, on_conflict=UNSET, **options",
+    "locking.get_lock": "*names, wait=UNSET, ttl=UNSET, **options",
+    "locking.locked_transaction": "*names, wait=UNSET, ttl=UNSET, using='default', **options",
+    "locking.get_read_lock": "name, *, wait=UNSET, ttl=UNSET, **options",
+    "locking.get_write_lock": "name, *, wait=UNSET, ttl=UNSET, **options",
+    "locking.get_semaphore": "name, permits, *, wait=UNSET, ttl=UNSET, **options",
+}
+"""Signatures that begin with what one needs; the table of arguments has the rest."""
+
 ERROR_IN_LINE = re.compile(r"(?<=[.;]) (?=(?:Lock|Backend|Stale|Value|Type)\w*: )")
 
 
 def show_defaults(
     app: Sphinx, what: str, name: str, obj: object, options: Any, signature: str | None, returned: str | None
 ) -> tuple[str | None, str | None]:
-    """Write the value of a default in a signature, not its name."""
+    """Write the value of a default in a signature, not its name, and the options that are needed most."""
+    signature = f"({FIRST[name]})" if name in FIRST else signature
     for internal, shown in SENTINELS.items():
         signature = signature and re.sub(rf"=\s?{internal}\b", f"={shown}", signature)
     return signature, returned
+
+
+def hide_overloads(app: Sphinx) -> None:
+    """Forget the overloads, before autodoc writes a signature for each."""
+    for name in OVERLOADED:
+        analyzer = ModuleAnalyzer.for_module(name)
+        analyzer.analyze()
+        analyzer.overloads.clear()
 
 
 def split_errors(app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
@@ -150,6 +173,7 @@ def repair(app: Sphinx, failed: Exception | None) -> None:
 
 def setup(app: Sphinx) -> None:
     """Have the docstrings shown as a reader needs them."""
+    app.connect("builder-inited", hide_overloads)
     app.connect("autodoc-process-signature", show_defaults)
     app.connect("autodoc-process-docstring", split_errors, priority=400)
     app.connect("autodoc-process-docstring", show_types, priority=400)

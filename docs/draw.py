@@ -17,7 +17,7 @@ FLOOR = re.compile(r"^\| ((?:`\w+`(?:, )?)+) \| ([^|:]+)", re.MULTILINE)
 
 def pictures() -> dict[str, str]:
     """Return the SVG of each picture by its file name."""
-    page = (DOCS / "library" / "explanation" / "architecture.md").read_text()
+    page = (DOCS / "contributing" / "architecture.md").read_text()
     there, back = page.partition("## Back: release")[::2]
     return {
         "architecture-floors.svg": _floors(FLOOR.findall(there)),

@@ -67,7 +67,7 @@ class RobustSignal(Signal):
 lock_acquired = RobustSignal()
 """A lock was granted; a re-entry sends nothing."""
 lock_refused = RobustSignal()
-"""A lock was not to be had: `contended`, `unavailable` or `deadlock`."""
+"""A lock was not acquired: `contended`, `unavailable` or `deadlock`."""
 lock_deadlocked = RobustSignal()
 """A waiter gave up because the locks wait for each other in a circle; `lock_refused` is sent as well."""
 lock_released = RobustSignal()
@@ -75,7 +75,7 @@ lock_released = RobustSignal()
 lock_lost = RobustSignal()
 """A lease ended before its holder was done."""
 lock_force_released = RobustSignal()
-"""Somebody broke another's hold."""
+"""A hold was broken by force."""
 
 lock_orphaned = RobustSignal()
 """The lock of a process that has died was released by another one on its host."""
@@ -206,7 +206,7 @@ def stop_observing(observer: Observer) -> None:
 
 
 def notify(signal: Signal, describe: Callable[[], LockEvent]) -> None:
-    """Announce the event that `describe` makes; it is made only where somebody listens."""
+    """Announce the event that `describe` makes; it is made only where there is a listener."""
     if has_listeners(signal):
         publish(signal, describe())
 
@@ -230,7 +230,7 @@ def _log_failure(observer: Observer) -> None:
 
 
 def has_listeners(signal: Signal) -> bool:
-    """Whether anybody would hear: for those to whom even `notify` is too dear."""
+    """Return True if the event has listeners. Cheaper than calling notify()."""
     receivers = signal.receivers or (signal is lock_deadlocked and lock_refused.receivers)
     return bool(OBSERVERS or receivers or events_logger.isEnabledFor(LEVELS[signal]))
 
@@ -353,7 +353,7 @@ class Dispatcher:
 
 
 def _send(signal: Signal, event: LockEvent) -> None:
-    """Call the receivers; whatever one raises is logged by Django and reaches nobody else."""
+    """Call the receivers; whatever one raises is logged by Django and goes no further."""
     try:
         signal.send_robust(sender=LockEvent, event=event)
         close_old_connections()  # this thread has no request whose end would do so

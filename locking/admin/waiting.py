@@ -58,7 +58,7 @@ def wait_trees(everybody: Sequence[Waiter]) -> list[Node]:
 
 
 def _below_holders(trees: Sequence[Node]) -> list[Node]:
-    """Put those who wait for somebody that waits for nothing below that holder, one lock after the other."""
+    """Put those who wait for a holder that waits for nothing below that holder, one lock after the other."""
     locks: dict[tuple[str, str], list[Node]] = {}
     for node in trees:
         if node.waiter is not None:

@@ -22,7 +22,7 @@ from locking.utils.logs import log_rarely
 logger = logging.getLogger(__name__)
 
 RETRY_PAUSE: Final = 0.5
-"""Seconds until an end that the engine didn't hear is told again."""
+"""Seconds until an end that the engine didn't hear is sent again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +59,7 @@ class LeaseExpirer(Generic[Hold]):
     Args:
         end: tells the engine that a hold is over; may raise LockError, and is then called again.
         beat: called every `pause()` seconds while there are holds.
-        pause: seconds between two beats; asked anew each time.
+        pause: seconds between two beats; asked again each time.
     """
 
     def __init__(

@@ -123,7 +123,7 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
             Redlock, rows of a database or etcd.
 
     Example:
-        >>> @shared_task(base=UniqueTask, unique_key="'report:'+<year>", unique_conflict="skip")
+        >>> @shared_task(base=UniqueTask, unique_key="report:{year}", unique_conflict="skip")
         ... def report(year): ...
     """
 

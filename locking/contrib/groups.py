@@ -75,7 +75,7 @@ class Groups:
 
     Args:
         function: what `LOCKING_METRICS["GROUP"]` is.
-        most: groups that are told apart; names beyond them are `other`.
+        most: groups that are kept apart; names beyond them are `other`.
     """
 
     def __init__(self, function: Callable[[str], str | None] | None = None, most: int = 100) -> None:

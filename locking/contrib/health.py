@@ -87,7 +87,7 @@ class Probes:
         after_fork(self.forget)
 
     def forget(self) -> None:
-        """Begin anew in a forked child: the threads stayed with its parent."""
+        """Reset in a forked child: the threads stayed with its parent."""
         self._beginning = threading.Lock()
         self._attempts: dict[str, Attempt] = {}
 

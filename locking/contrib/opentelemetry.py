@@ -48,7 +48,7 @@ class Spans(Observer):
         after_fork(self.forget)
 
     def forget(self) -> None:
-        """Begin anew in a forked child: its parent ends its own holds."""
+        """Reset in a forked child: its parent ends its own holds."""
         self._changing = threading.Lock()
         self._holds: OrderedDict[str, Span] = OrderedDict()
 
@@ -61,7 +61,7 @@ class Spans(Observer):
             self._end_hold(event)
 
     def _wait_span(self, event: LockEvent) -> Span:
-        """The wait is over when it is told, so its span is made with a beginning in the past."""
+        """The wait is over when it is reported, so its span is made with a beginning in the past."""
         begun = event.at - (event.waited or 0.0)
         span = self._tracer.start_span(
             f"acquire {self._group(event)}", attributes=attributes(event), start_time=_nanoseconds(begun)

@@ -81,7 +81,7 @@ class Meter(Observer):
         )
 
     def forget(self) -> None:
-        """Begin anew in a forked child: its parent's holds aren't its own, nor are its parent's mutexes."""
+        """Reset in a forked child: its parent's holds aren't its own, nor are its parent's mutexes."""
         self._series = {}
 
     def happened(self, event: LockEvent) -> None:
@@ -120,8 +120,8 @@ class Series:
         self.granted = meter.acquisitions.labels(*labels, "acquired")
         self.wait, self.hold = meter.wait.labels(*labels), meter.hold.labels(*labels)
         self.held, self.waiters = meter.held.labels(*labels), meter.waiters.labels(*labels)
-        told = {"lost": meter.lost, "force_released": meter.forced, "orphaned": meter.orphaned}
-        self._told = {outcome: counter.labels(*labels) for outcome, counter in told.items()}
+        ended = {"lost": meter.lost, "force_released": meter.forced, "orphaned": meter.orphaned}
+        self._told = {outcome: counter.labels(*labels) for outcome, counter in ended.items()}
         self.held.set(0)  # a forked child has its parent's figures
         self.waiters.set(0)
 
@@ -145,7 +145,7 @@ class Series:
                 self._forget(event.owner)
 
     def _forget(self, owner: str) -> None:
-        """Count a hold off once: its end may be told and looked for at the same time."""
+        """Count a hold off once: its end may be reported and looked for at the same time."""
         try:
             self._owners.remove(owner)
         except KeyError:
@@ -184,7 +184,7 @@ def instrument(groups: Groups | None = None, buckets: list[float] = DEFAULTS["BU
 def metrics_view(request: HttpRequest) -> HttpResponse:
     """Answer a scrape with all of prometheus_client's registry, of all processes where they share a folder.
 
-    It asks nobody who they are: keep it from the public by the server in front, or by a decorator.
+    It has no authentication: keep it from the public by the server in front, or by a decorator.
     """
     if _meter is not None:
         _meter.recount()

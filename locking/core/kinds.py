@@ -66,7 +66,7 @@ def get_semaphore(name: str, permits: int, **options: Unpack[SemaphoreOptions]) 
 
     A permit whose holder died comes back when its lease ends. Every `acquire` takes another permit, also in
     one thread. The first to use a name decides how many permits it has. With `min_hold=1` there are at most
-    `permits` beginnings a second. Other arguments: as for `get_lock`.
+    `permits` starts per second. Other arguments: as for `get_lock`.
 
     Raises:
         ValueError: `permits` is not a whole number from 1 to 1,000,000.

@@ -2,11 +2,11 @@
 
 Every process that uses locks has a file in a directory of its user, and an flock on it for as long as it
 lives. The kernel releases an flock with the process that has it, however that one ends; so a file whose flock
-can be had belongs to a dead process. What the file says (JSON) is what another process must know to release
+can be taken belongs to a dead process. What the file says (JSON) is what another process must know to release
 the dead one's locks: see `locking.core.dead_processes`.
 
 A process is judged only on its own host (boot id) and in its own PID namespace, where `/proc` has to agree
-that it is gone. Everybody else's locks end with their leases.
+that it is gone. All other locks end with their leases.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MOST_KEPT: Final = 100
 """Guarded leases that are left to their ends of which a process's file tells."""
 
 LEFT_OVER: Final = 24 * 3600.0
-"""Seconds after which a file that nobody here may judge is deleted, as one from before a reboot. A living
+"""Seconds after which a file that can't be judged here is deleted, as one from before a reboot. A living
 process touches its own every minute.
 """
 
@@ -158,7 +158,7 @@ def start_of(pid: int) -> str | None:
         return None if Path("/proc/self/stat").exists() or not exists(pid) else "unknown"
     except OSError:
         return "unknown"
-    return None if fields[0] in "ZX" else fields[19]  # a zombie has ended, though nobody has asked how
+    return None if fields[0] in "ZX" else fields[19]  # a zombie has ended, though its parent hasn't asked how
 
 
 def exists(pid: int) -> bool:
@@ -332,7 +332,7 @@ class Registration:
                 self._withdraw(fd, error)
 
     def _withdraw(self, fd: int, error: OSError) -> None:
-        """Give the file up: what it says isn't true any more, and nobody may go by it."""
+        """Give the file up: what it says isn't true any more, and must not be used."""
         self._fd = None
         with suppress(OSError):
             os.ftruncate(fd, 0)  # first of all: the flock ends with the next line
@@ -436,7 +436,7 @@ def peers(folder: Path) -> Iterator[Path]:
 
 
 def read(path: Path) -> Record | None:
-    """Return what the file of another process says; None where that can't be told."""
+    """Return what the file of another process says; None where that isn't known."""
     try:
         return Record.parse(path.read_bytes())
     except OSError:

@@ -857,7 +857,7 @@ def current_lease(name: str | None = None, *, backend: str = DEFAULT_ALIAS) -> L
         LockNotOwned: this thread or task doesn't hold it.
 
     Example:
-        >>> @distributed_lock(key="'order:'+<order_id>", ttl=10)
+        >>> @distributed_lock(key="order:{order_id}", ttl=10)
         ... def pay(order_id):
         ...     current_lease().extend(60)
     """

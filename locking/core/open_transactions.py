@@ -118,7 +118,7 @@ def let_go(lease: Lease, *, release: bool = True) -> None:
     except LockError as error:  # a loss was logged when it was found
         logger.debug("after its transaction was settled, %r could not be released: %s", lease, error)
         release_retrier.schedule_lease(lease)
-    except BaseException:  # a signal's handler: nobody knows whether the request has arrived
+    except BaseException:  # a signal's handler: the request may have arrived
         release_retrier.schedule_lease(lease)
         raise
 

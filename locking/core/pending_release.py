@@ -50,7 +50,7 @@ class PendingRelease:
 class ReleaseQueue:
     """The pending releases of one backend, in the order of their next attempts.
 
-    An outage may leave thousands of them. While nobody answers, one attempt stands for all, and each time
+    An outage may leave thousands of them. While no server answers, one attempt stands for all, and each time
     another release makes it, so that a server of a cluster that stays away keeps no other's from being
     released.
     """

@@ -91,7 +91,7 @@ after_fork(WAITS.clear)
 
 
 def next_due() -> float:
-    """Return the `clock.now()` at which a wait is to be published; those that block nobody aren't urgent."""
+    """Return the `clock.now()` at which a wait is to be published; if it blocks no other, not soon."""
     waits = list(WAITS.values())
     return min(
         (each.begun + PUBLISH_AFTER for each in waits if each.blocks and not each.published), default=inf

@@ -1,7 +1,7 @@
 """Admin actions on another's lock: break it or extend it. Both are audited.
 
 Breaking a lock doesn't stop its holder. So the fence is advanced first: from then on the database refuses
-the old holder's fenced writes. Then the lock is taken away, from the owner that was shown and nobody else.
+the old holder's fenced writes. Then the lock is taken away, from the owner that was shown only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TIMEOUT: Final = 3.0
 """Seconds that an operator waits for a transaction which the old holder has open behind its fence."""
 
 UNCONFIRMED: Final = "not confirmed: the backend's answer is missing, so it may not have been done"
-"""In the audit, of an action whose effect nobody knows."""
+"""In the audit, of an action whose effect is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ def force_release(
     for database in databases:  # until it was taken away, the holder may have been given a higher token
         _advance_fence(hold, database)
     if result.done:
-        told = {name: getattr(hold, name) for name in ("name", "key", "backend", "owner", "token")}
-        notify(lock_force_released, lambda: SignalEvent(outcome="force_released", **told))
+        facts = {name: getattr(hold, name) for name in ("name", "key", "backend", "owner", "token")}
+        notify(lock_force_released, lambda: SignalEvent(outcome="force_released", **facts))
     return result
 
 

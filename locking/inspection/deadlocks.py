@@ -7,7 +7,7 @@ holder's process tells of itself, and follows the circle from holder to holder. 
 nothing else: the waiter that closes the circle was refused by a holder that waits already and
 still holds.
 
-What was found is read a second time before anybody gives up. The owner of a hold and the id of a wait are
+What was found is read a second time before a waiter gives up. The owner of a hold and the id of a wait are
 never used twice, and a wait withdraws what it has published before its lock is granted. So a circle that was
 read twice, with the same owners and ids, existed in between.
 
@@ -238,7 +238,7 @@ class Watch(waits.WaitWatch):
         )
 
     def end(self) -> None:
-        """Withdraw what was published, before the waiter goes on: nobody may believe it any more."""
+        """Withdraw what was published, before the waiter goes on: it must not be believed any more."""
         WAITS.pop(self._wait.id, None)
         if self.active and self._wait.published:
             reporter.publish()
@@ -258,8 +258,8 @@ def _later(busy: Busy, seconds: float) -> Busy:
 
 def find_circle(wait: Wait, holder: str | None = None) -> tuple[held.Waiter, ...] | None:
     """Return a circle through this wait that was read twice, or None."""
-    told = {**process_facts(), "waits": {wait.id: wait.as_record(wait.holds())}}
-    (mine,) = held.waiters_of(told)
+    record = {**process_facts(), "waits": {wait.id: wait.as_record(wait.holds())}}
+    (mine,) = held.waiters_of(record)
     search = Search(mine, holder)
     try:
         first = search.circle()
@@ -269,7 +269,7 @@ def find_circle(wait: Wait, holder: str | None = None) -> tuple[held.Waiter, ...
 
 
 def is_confirmed(circle: tuple[held.Waiter, ...], mine: held.Waiter) -> bool:
-    """Whether a second search, which asks everything anew, finds the same waits."""
+    """Whether a second search, which asks everything again, finds the same waits."""
     again = Search(mine).circle()
     return again is not None and [each.id for each in again] == [each.id for each in circle]
 

@@ -55,7 +55,7 @@ MOST: Final = 200
 """How many holds a process publishes details of, the oldest first."""
 
 TIDY_EVERY: Final = 60.0
-"""Seconds between two requests to sweep the lists, and to tell everything anew: a server may have lost it."""
+"""Seconds between two sweeps, after which everything is also published again: a server may have lost it."""
 
 Records = dict[str, dict[str, str]]
 """By alias and client."""
@@ -105,7 +105,7 @@ class HeartbeatPublisher:
         return min(self._beat_at, next_due())
 
     def beat(self) -> None:
-        """Publish what is new, and have the watcher look for dead processes whose locks nobody waits for."""
+        """Publish what is new, and have the watcher look for dead processes whose locks have no waiters."""
         self._trouble = False
         watcher.look()
         self._note_use(self._add_counters())
@@ -168,7 +168,7 @@ class HeartbeatPublisher:
             step(*args, **options)
         except LockError as error:
             self._trouble = True
-            self._published = {}  # nobody knows what has arrived: tell everything anew
+            self._published = {}  # what has arrived is unknown: publish everything again
             logger.debug("publishing the heartbeat of this process failed: %s", error)
 
 

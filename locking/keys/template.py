@@ -481,7 +481,7 @@ def key_builder(
 
     Example:
         >>> def pay(order_id): ...
-        >>> key_builder(pay, "'order:'+<order_id>")((42,), {})
+        >>> key_builder(pay, "order:{order_id}")((42,), {})
         ('order:42',)
     """
     if key is not None and keys is not None:

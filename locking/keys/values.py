@@ -58,7 +58,7 @@ def _int_text(value: Any) -> str:
 
 
 def _datetime_text(value: Any) -> str:
-    """One moment is one key, whichever zone it is told in."""
+    """One moment is one key, whichever zone it is given in."""
     try:
         return datetime.isoformat(value.astimezone(UTC) if value.tzinfo else value)
     except OverflowError as error:

@@ -81,7 +81,7 @@ def _undone(connection: BaseDatabaseWrapper) -> Iterator[None]:
 
 def resolve(marker: CommitMarker, error: Error) -> bool | None:
     """Return whether a transaction was committed although COMMIT ended in `error`, which gets a note if not;
-    None where nobody can tell.
+    None where it can't be known.
     """
     committed = _ask(marker)
     if committed:

@@ -121,14 +121,9 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
     """Run a function only while holding a lock, and release it only after the commit.
 
     Args:
-        kind: `lock`, `read` or `write` (the sides of a read-write lock), `semaphore` or `fair`.
-        permits: how many may hold a semaphore at a time.
-        key: a template such as `"'order:'+<order_id>"` (see `locking.keys.template`), or a callable that gets
+        key: a template such as `"order:{order_id}"` (see `locking.keys.template`), or a callable that gets
             the call's arguments and returns a name or several. Omitted: the function's dotted path and its
             arguments.
-        keys: several templates: all or none, in one order. Or a callable that gets the call's arguments and
-            returns the names. It is called again once the locks are held; where it returns a name that is
-            not among them, they are released and the new ones acquired, `MOST_CHANGES` times at most.
         wait: seconds to wait for the lock; 0 = don't, None = without end. Default: the alias's `WAIT`.
         ttl: seconds of the lease; None = `WATCHDOG_TTL` (10), kept alive. Default: the alias's `TTL`.
         renew: keep the lease alive beyond a ttl that is given, as without one.
@@ -151,6 +146,11 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
         retries: how often the whole function is run again, in a new transaction under the same lock, when the
             database gave its transaction up for another's sake (a serialization failure, a deadlock). Once
             one of the databases in `using` has committed, the error is raised instead.
+        keys: several templates: all or none, in one order. Or a callable that gets the call's arguments and
+            returns the names. It is called again once the locks are held; where it returns a name that is
+            not among them, they are released and the new ones acquired, `MOST_CHANGES` times at most.
+        kind: `lock`, `read` or `write` (the sides of a read-write lock), `semaphore` or `fair`.
+        permits: how many may hold a semaphore at a time.
         backend: alias in `LOCKING`.
         min_hold: seconds for which the lock stays taken even if the function ends earlier.
         guarded: a condition of the database refuses what the function writes when it is out of date, so that
@@ -167,7 +167,7 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
         TypeError, ValueError: at decoration, for what can't be decorated and for invalid options.
 
     Example:
-        >>> @distributed_lock(key="'order:'+<order_id>", wait=2)
+        >>> @distributed_lock(key="order:{order_id}", wait=2)
         ... def pay(order_id): ...
     """
     if isinstance(function, str):

@@ -241,7 +241,7 @@ def forbid(key: str, token: int, using: str = "default", *, owner: str = "") -> 
     """Let no holder with this token, or an older one, write any more: what breaking a lock by force needs.
 
     It waits for a transaction that the broken holder has open behind its fence; that one still counts. The
-    row keeps its mark, by which a COMMIT whose answer was lost is told from one that never happened.
+    row keeps its mark, by which a COMMIT whose answer was lost is distinguished from one that never happened.
 
     Args:
         key: of the lock, as its backend stores it (`lease.key`).

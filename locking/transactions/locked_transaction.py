@@ -176,7 +176,7 @@ class LockedTransaction:
 class LockedAtomic(Atomic):
     """The outermost atomic block of a locked transaction; it remembers which, for whatever nests in it.
 
-    It notes its COMMIT in the section: an error that follows is no rollback. One that nobody answered keeps
+    It notes its COMMIT in the section: an error that follows is no rollback. One without an answer keeps
     the lock from being released; with a fence it also finds out what became of it.
     """
 
@@ -353,7 +353,7 @@ def _begin_fenced(aliases: Sequence[str], section: LockedTransaction) -> ExitSta
     """Restart while the fence was overtaken: stricter isolation levels answer so to a transaction that had to
     wait.
 
-    Nothing was read yet, so nobody notices.
+    Nothing was read yet, so nothing changes for the body.
     """
     for alias in aliases:
         fence.prepare(alias, section.lease)
@@ -425,7 +425,7 @@ def enclosing_locked_transaction(
 @contextmanager
 def _refusing_silent_rollbacks(aliases: Sequence[str]) -> Iterator[None]:
     """Run the body of a transaction; raise where it ends without an error although its work is lost: Django
-    leaves such a block without an error and without the data, and nobody may take that for success.
+    leaves such a block without an error and without the data, and that must not pass for success.
     """
     with ExitStack() as watched:
         for alias in aliases:

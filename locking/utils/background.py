@@ -76,7 +76,7 @@ def _started(name: str, run: Callable[[], object]) -> threading.Thread:
         try:
             run()
         finally:
-            connections.close_all()  # this thread's own: nobody else could
+            connections.close_all()  # this thread's own: no other thread could
 
     thread = threading.Thread(target=run_and_close, name=name, daemon=True)
     thread.start()

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 ROOT: Final = Path(__file__).parent.parent
 OURS: Final = frozenset({contextlib.__file__, *(str(path) for path in ROOT.rglob("*.py"))})
-"""Files whose lines nobody looks for: this package, and what makes context managers of its functions."""
+"""Files whose lines are of no interest: this package, and what makes context managers of its functions."""
 
 LONGEST: Final = 200
 """Characters of a path that are kept."""
@@ -55,12 +55,12 @@ def caller_site() -> CallSite | None:
 def activity_of(context: object) -> str | None:
     """Return the request or task in which a thread, or an asyncio task, is at work; None: neither is seen.
 
-    A request's path is told, never its query or its body.
+    A request's path is shown, never its query or its body.
     """
     for frame in _frames(context):
-        told = _request(frame) or _celery_task(frame)
-        if told is not None:
-            return told[:LONGEST]
+        found = _request(frame) or _celery_task(frame)
+        if found is not None:
+            return found[:LONGEST]
     return None
 
 

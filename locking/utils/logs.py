@@ -15,7 +15,7 @@ PERIOD: Final = 60.0
 """Seconds between two records of one trouble."""
 
 MOST: Final = 1_000
-"""Troubles that are remembered; beyond that all are forgotten, and each is logged anew."""
+"""Troubles that are remembered; beyond that all are forgotten, and each is logged again."""
 
 
 @dataclass(slots=True)

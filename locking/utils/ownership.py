@@ -44,7 +44,7 @@ _VARIANT: Final = 19
 
 
 class _Process:
-    """What identifies this process; made anew in a forked child, which must never pass for its parent."""
+    """What identifies this process; made again in a forked child, which must never pass for its parent."""
 
     def __init__(self) -> None:
         self.generation = -1

@@ -14,7 +14,7 @@ from locking import distributed_lock
 from tests import ROOT
 
 LOCKING = ROOT / "locking"
-PAGE = (ROOT / "docs/library/explanation" / "architecture.md").read_text()
+PAGE = (ROOT / "docs/contributing/architecture.md").read_text()
 ROW = re.compile(r"^\| \d+ \| `([^`]+)` \| `([^`]+)` \|", re.MULTILINE)
 
 Call = tuple[str, str]

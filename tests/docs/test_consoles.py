@@ -25,13 +25,13 @@ from orders.lab.strategies import STRATEGIES
 from tests.docs.pages import Block, all_blocks
 from tests.docs.walkthrough import Step, steps_of
 
-COMMAND = "docs/library/how-to/command.md"
+COMMAND = "docs/library/how-to/held-locks.md"
 AUDIT = "docs/shop/how-to/audit.md"
 
 COMPARED = {
     ("README.md", "$ python manage.py oversell --strategy all --buyer"),
-    ("docs/library/how-to/command.md", "$ manage.py locks doctor"),
-    ("docs/library/how-to/command.md", '$ manage.py locks release order:42 --reason "worke'),
+    ("docs/library/how-to/held-locks.md", "$ manage.py locks doctor"),
+    ("docs/library/how-to/held-locks.md", '$ manage.py locks release order:42 --reason "worke'),
     ("docs/library/how-to/deadlocks.md", "lock 'stock:mug' on backend 'default' not acquired"),
     ("docs/library/how-to/metrics.md", '{"status": "failing", "checks": {'),
     ("docs/library/reference/overview.md", "LockError"),

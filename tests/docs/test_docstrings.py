@@ -47,7 +47,7 @@ def known_names() -> dict[str, Any]:
     stand_ins = {name: Mock(return_value=None) for name in STAND_INS}
     others = {"shared_task": shared_task, "UniqueTask": UniqueTask, "readiness": readiness, "pytest": pytest}
 
-    @locking.distributed_lock(key="'order:'+<order_id>")
+    @locking.distributed_lock(key="order:{order_id}")
     def pay(order_id: int) -> None:
         """What the examples lock."""
 

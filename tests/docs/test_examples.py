@@ -13,7 +13,7 @@ from tests.docs.pages import PAGES, name_of
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FOREIGN = re.compile(r"^```py\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EITHER = re.compile(r"^```py(?:thon)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-IMPORT = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
+IMPORT = re.compile(r"^(?:import|from) ([\w.]+)", re.MULTILINE)
 
 
 @pytest.mark.django_db(transaction=True)

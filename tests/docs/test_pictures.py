@@ -65,9 +65,9 @@ def test_the_states_of_an_order_are_drawn() -> None:
 
 
 def questions() -> list[str]:
-    """Return the sections of *How fast is it?*, each of which asks a question."""
-    page = ROOT / "docs" / "library" / "explanation" / "how-fast.md"
-    return page.read_text().split("\n## ")[1:]
+    """Return the sections of *How fast is it?* and of the shop's figures, each of which asks a question."""
+    pages = ("library/explanation/how-fast.md", "contributing/shop-figures.md")
+    return [text for page in pages for text in (ROOT / "docs" / page).read_text().split("\n## ")[1:]]
 
 
 def test_each_question_has_one_plot_and_one_command() -> None:

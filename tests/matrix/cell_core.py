@@ -144,3 +144,21 @@ def test_a_lock_excludes(backend: str) -> None:
         thread.start()
         thread.join(30)
     assert len(refused) == 1
+
+
+@distributed_lock(key="order:{order_id}", wait=0)
+def capture(order_id):
+    """A task under test: module-level, as Django's tasks need it."""
+    return f"captured order {order_id}"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_task_of_django() -> None:
+    """Django's own task runs under the lock; refused, its result is FAILED with LockNotAcquired."""
+    tasks = pytest.importorskip("django.tasks")
+    task = tasks.task(capture)
+    assert task.enqueue(42).return_value == "captured order 42"
+    with override_locks(), simulate_contention("order:42"):
+        refused = task.enqueue(42)
+    assert refused.status == tasks.TaskResultStatus.FAILED
+    assert refused.errors[0].exception_class is LockNotAcquired

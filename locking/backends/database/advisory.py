@@ -2,7 +2,7 @@
 
 The lock lives in the server's memory, and only as long as its session. The lease is the server's too:
 `idle_session_timeout` ends a session that was silent for the ttl, whatever its client does, so that a frozen
-holder stands in nobody's way for longer.
+holder blocks the others no longer.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Session:
         self._end = finalize(self, discard, connection)
 
     def is_alive(self) -> bool:
-        """Whether the connection still stands; asks nobody but the socket."""
+        """Whether the connection still stands; looks at the socket only."""
         raw = self.connection.connection
         if raw is None or raw.closed:
             return False
@@ -236,7 +236,7 @@ def wait_in_line(
         except Error as error:
             if not was_locked_out(error):
                 raise
-            cursor.execute(WAITED)  # a connection of the pool is idle for as long as nobody needs it
+            cursor.execute(WAITED)  # a connection of the pool is idle until it is needed
             return False
         finally:
             with suppress(AttributeError):

@@ -36,7 +36,7 @@ class HeartbeatRows(BaseLockBackend):
 
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         asked = {f"c{number}": self._heartbeat_id(client) for number, client in enumerate(clients)}
-        statement = self.sql["told"].replace("CLIENTS", ", ".join(f"%({name})s" for name in asked))
+        statement = self.sql["heartbeats"].replace("CLIENTS", ", ".join(f"%({name})s" for name in asked))
         known = {row[0]: _heartbeat(*row) for row in self._pool.fetch(statement, asked)}
         return {client: known[key] for client in clients if (key := self._heartbeat_id(client)) in known}
 

@@ -23,7 +23,7 @@ from locking.utils.logs import log_rarely
 logger = logging.getLogger(__name__)
 
 LINGER: Final = 5.0
-"""Seconds for which the connection goes on listening when nobody waits any more."""
+"""Seconds for which the connection goes on listening when there are no more waiters."""
 
 RECONNECT_PAUSE: Final = 0.5
 
@@ -51,7 +51,7 @@ class NotificationListener:
         after_fork(self.reset)
 
     def reset(self) -> None:
-        """Start with nobody; a forked child has none of its parent's subscribers."""
+        """Start without subscribers; a forked child has none of its parent's subscribers."""
         self._mutex = threading.Lock()
         self._subscribers: dict[str, deque[Subscriber]] = {}
         self._closing = False
@@ -93,12 +93,12 @@ class NotificationListener:
                 line[0].notify()
 
     def _step(self) -> float | None:
-        """Listen until nobody waits any more; after trouble, again in a moment."""
+        """Listen until there are no more waiters; after trouble, again in a moment."""
         pause = 0.0
         try:
             if not self._is_done(-math.inf):
                 self._listen()
-        except Exception as error:  # the driver's own, for nobody translates what comes unasked
+        except Exception as error:  # the driver's own: what arrives unasked is not translated
             message = "waiters for locks in the database poll for now: %s"
             log_rarely(logger, logging.WARNING, "waiters poll", message, error)
             pause = RECONNECT_PAUSE
@@ -115,7 +115,7 @@ class NotificationListener:
             with suppress(AttributeError):
                 del raw.wait  # its time-out is for replies; news may come at any time
             self.listens = True
-            self._notify_all()  # for what was told before this connection listened
+            self._notify_all()  # for what was sent before this connection listened
             idle_since = time.monotonic()
             while not self._is_done(idle_since):
                 for news in raw.notifies(timeout=0.5):

@@ -94,7 +94,7 @@ class DatabaseBackend(HeartbeatRows):
         except NoConnection as error:  # a waiter asks again while its time lasts
             return Busy(outage=error)
         except BackendUnavailable as error:
-            if "database is locked" in str(error):  # SQLite: somebody writes, and nothing was done for us
+            if "database is locked" in str(error):  # SQLite: another connection writes; nothing was done
                 return Busy(outage=error)
             raise
         self._sweep_if_due()
@@ -116,7 +116,7 @@ class DatabaseBackend(HeartbeatRows):
 
     def _take_once(self, cursor: Any, asked: dict[str, Any]) -> Any:
         if self._pool.vendor == "sqlite":
-            # Readers wait for nobody, writers for every transaction that has written: look first.
+            # Readers don't wait, writers for every transaction that has written: look first.
             row = self._seen(cursor, asked)
             if row is not None and row[0] != asked["owner"]:
                 return row
@@ -203,7 +203,7 @@ class DatabaseBackend(HeartbeatRows):
         return int(number)
 
     def sweep(self, limit: int = SWEEP_LIMIT) -> int:
-        """Delete rows of locks that nobody has held for a day; once an hour a process does it by itself.
+        """Delete rows of locks that were not held for a day; once per hour a process does it by itself.
 
         A row that was ever held with `fenced=True` stays: its token must not be forgotten.
 
@@ -224,7 +224,7 @@ class DatabaseBackend(HeartbeatRows):
         if now() < self._next_sweep:
             return
         self._next_sweep = now() + SWEEP_EVERY
-        with suppress(BackendError):  # housekeeping spoils nobody's acquisition
+        with suppress(BackendError):  # housekeeping spoils no acquisition
             if self.sweep() == SWEEP_LIMIT:
                 self._next_sweep = now()
 

@@ -159,7 +159,7 @@ class SessionLockBackend(ServerQueueBackend):
     ) -> Outcome:
         """Take the lock on this connection, which then is the hold's; without patience ask once.
 
-        After a wait the lease begins at its end: how long ago the lock was granted, nobody can tell.
+        After a wait the lease begins at its end: how long ago the lock was granted is unknown.
         """
 
     def hold_ends(self, key: str, owner: str) -> float:
@@ -168,7 +168,7 @@ class SessionLockBackend(ServerQueueBackend):
 
     @abstractmethod
     def _is_alive(self, key: str, owner: str) -> bool:
-        """Whether the session of a hold still stands; asks nobody but the socket."""
+        """Whether the session of a hold still stands; looks at the socket only."""
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         """See the base class; live, it looks whether a pooler stands between."""

@@ -148,7 +148,7 @@ class TransactionLockBackend(TransactionScopedBackend):
         return cursor.fetchone()[0] is not False
 
     def holder(self, key: str) -> Holder | None:
-        """See the base class: somebody, for a transaction has no owner to show."""
+        """Return an anonymous holder; transaction locks have no owner."""
         rows = self._pool.fetch(HOLDERS, halves_of(key))
         return Holder(f"session {rows[0][1]}", 1, None) if rows else None
 
@@ -201,5 +201,5 @@ class RowLockBackend(TransactionScopedBackend):
         cursor.execute(question, [name])
         found = cursor.fetchone() is not None
         if not found:
-            self._made.discard(name)  # someone has deleted it; the next attempt makes it anew
+            self._made.discard(name)  # someone has deleted it; the next attempt creates it again
         return found

@@ -199,7 +199,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         return True
 
     def _rewritten(self, hold: EtcdHold, owner: str, ttl: float, lease: int) -> bool:
-        """Write the key anew, bound to `lease`, if it is still the one with our token."""
+        """Write the key again, bound to `lease`, if it is still the one with our token."""
         put = _put(hold.node, value_of(owner, ttl, self.kind, hold.permits), lease)
         answer = self._client.ask(
             "/kv/txn", compare=[_made(hold.node, hold.token)], success=[put], failure=[]

@@ -22,17 +22,17 @@ def examine(client: Client, alias: str) -> list[CheckMessage]:
     Raises:
         BackendUnavailable: none answers.
     """
-    told = {url: _status(client, url) for url in client.urls}
-    if not any(told.values()):
+    statuses = {url: _status(client, url) for url in client.urls}
+    if not any(statuses.values()):
         raise BackendUnavailable(f"no etcd member answers at {', '.join(client.urls)}")
-    return list(_judge(told, client, alias))
+    return list(_judge(statuses, client, alias))
 
 
-def _judge(told: dict[str, dict[str, Any]], client: Client, alias: str) -> Iterator[CheckMessage]:
-    if silent := [url for url, answer in told.items() if not answer]:
+def _judge(statuses: dict[str, dict[str, Any]], client: Client, alias: str) -> Iterator[CheckMessage]:
+    if silent := [url for url, answer in statuses.items() if not answer]:
         text = f"{len(silent)} of the etcd members of LOCKING[{alias!r}] don't answer: {', '.join(silent)}."
         yield Warning(text, hint="Start them: a cluster stops when half or more are gone.", id="locking.W103")
-    answers = {url: answer for url, answer in told.items() if answer}
+    answers = {url: answer for url, answer in statuses.items() if answer}
     if lost := [url for url, answer in answers.items() if answer.get("leader", "0") == "0"]:
         text = f"etcd at {', '.join(lost)} (LOCKING[{alias!r}]) has no leader."
         yield Error(text, hint="Start the other members of the cluster.", id="locking.E103")

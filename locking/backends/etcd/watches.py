@@ -1,4 +1,4 @@
-"""Waking waiters: one watch for each lock that somebody in this process waits for.
+"""Waking waiters: one watch for each lock that this process waits for.
 
 etcd3gw's own watch starts a pool of threads for each and doesn't say when its stream has ended; a waiter
 would sleep on. Here the end of a stream wakes all who relied on it, and they ask again; one that says nothing
@@ -52,7 +52,7 @@ class Watch:
     """The watch of one lock: its waiters, each with the nodes whose end it waits for.
 
     Attributes:
-        seen: the last revision of which it is sure; what came before it isn't told.
+        seen: the last revision of which it is sure; what came before it isn't reported.
     """
 
     def __init__(self, seen: int) -> None:

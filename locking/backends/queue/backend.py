@@ -163,7 +163,7 @@ class QueueBackend(BaseLockBackend):
             sent = now()
             line = self._queued(contender, queue)
             mine = self._entry_of(line, contender.owner)
-            if mine is None:  # somebody else has it and we don't queue, or our session is over: begin anew
+            if mine is None:  # another has it and we don't queue, or our session is over: start again
                 if not queue and line:
                     return self._busy(line)
                 continue

@@ -50,7 +50,7 @@ SHARED_OPTIONS: Final = (
 """What an asyncio connection takes over from the pool of blocking ones; the rest is of the other kind."""
 
 LATE_OPTIONS: Final = ("ssl_ca_path", "ssl_password")
-"""What asyncio knows only since redis-py 7.2; a blocking client names it as None where nobody gave it."""
+"""What asyncio knows only since redis-py 7.2; a blocking client names it as None where it wasn't given."""
 
 
 class Connector(NamedTuple):
@@ -131,7 +131,7 @@ class AsyncConnection:
         await in_time(self.connection.connect(), self._timeout + self._search)
 
     async def send(self, *parts: str) -> None:
-        """Send a command. RedisConnectionError: it is closed; redis-py would open it again, for nobody."""
+        """Send a command. RedisConnectionError: it is closed; redis-py would open it again, unused."""
         if not self.connection.is_connected:
             raise RedisConnectionError("the connection is closed")
         await self.connection.send_command(*parts, check_health=False)
@@ -351,7 +351,7 @@ class PubSubReader:
                 listening.put(protocol.Message(channel.encode(), payload))
 
     def close(self) -> None:
-        """Send every waiter back to ask anew; the next one opens a new socket with a new channel."""
+        """Have every waiter ask again; the next one opens a new socket with a new channel."""
         self.is_closed = True
         self.connection.disconnect()
         if self._task is not None and self._task is not asyncio.current_task():
@@ -443,7 +443,7 @@ class EventLoops:
         self._forget_closed()
         calls = self._make()
         guard = _until_shutdown(calls, weakref.ref(self))
-        # A generator that nobody knows any more is closed at once, and its sockets with it.
+        # A generator that is no longer referenced is closed at once, and its sockets with it.
         self._kept[loop] = calls, guard
         await anext(guard)
         return calls

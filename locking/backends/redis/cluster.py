@@ -48,7 +48,7 @@ class SlotMap:
     """Which server owns which slot, as far as this process knows.
 
     Attributes:
-        owner: the server of each slot; None: nobody knows yet.
+        owner: the server of each slot; None: unknown yet.
     """
 
     def __init__(self, seeds: Sequence[Address]) -> None:
@@ -197,7 +197,7 @@ class Cluster(Calls):
                 problem = error
         if problem is not None:
             raise problem
-        self._slots.forget()  # nobody owns any by now: asked again, within the bounds of `Route`
+        self._slots.forget()  # their owners are unknown by now: asked again, within the bounds of `Route`
 
     def _server(self, address: Address) -> Server:
         if (server := self._servers.get(address)) is None:

@@ -35,7 +35,7 @@ def require_supported_client(version: str = redis.__version__) -> None:
 
 
 def is_open(connection: AbstractConnection) -> bool:
-    """Return whether this side has the connection open; asks nobody.
+    """Return whether this side has the connection open; sends nothing.
 
     redis-py has `is_connected` only since 8.
     """
@@ -68,7 +68,7 @@ def read_within(
 
 
 def _wait_for_data(connection: Any, timeout: float, disconnect_on_error: bool) -> None:
-    if connection._sock is None:  # `can_read` would connect anew, without what the caller sent before
+    if connection._sock is None:  # `can_read` would connect again, without what the caller sent before
         raise RedisConnectionError("the connection is closed")
     if not connection.can_read(timeout):
         if disconnect_on_error:

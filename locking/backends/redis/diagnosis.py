@@ -255,7 +255,7 @@ def _counted(text: str, number: int) -> Finding:
         "warning",
         f"{text} without a ttl: every name that was locked with fenced=True, or by Redisson's fenced lock,"
         " keeps one for ever",
-        "Give those a ttl whose names are never locked again, such as an order's number. Ours begin anew from"
+        "Give those a ttl whose names are never locked again, such as an order's number. Ours restart from"
         " the server's clock; Redisson's from 1, which a database that remembers more refuses.",
     )
 

@@ -46,10 +46,10 @@ class HeartbeatVerbs(RedisVerbs):
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         keys = [self._record("presence", client) for client in clients]
         replies = self._client.call_many([command(verb, key) for verb in ("GET", "PTTL") for key in keys])
-        told = zip(clients, replies[: len(keys)], replies[len(keys) :], strict=True)
+        answers = zip(clients, replies[: len(keys)], replies[len(keys) :], strict=True)
         return {
             client: Heartbeat(text.decode(), HEARTBEAT_TTL - left / 1000)
-            for client, text, left in told
+            for client, text, left in answers
             if text is not None
         }
 

@@ -1,4 +1,4 @@
-"""Reading the index of what is held, and keeping it true: each entry is looked at before it is told.
+"""Reading the index of what is held, and keeping it true: each entry is looked at before it is shown.
 
 A hold that ends by itself leaves its entry behind. Entries go when a reader meets them, when the name is
 locked again, and by a sweep like the one by which Redis itself expires keys: look at a few at random, and
@@ -33,7 +33,7 @@ from locking.exceptions import BackendError, BackendUnavailable
 logger = logging.getLogger(__name__)
 
 STRETCH: Final = 2000
-"""Entries that the server looks through at a time, and serves nobody else: about a millisecond."""
+"""Entries that the server looks through at a time, and serves no other client: about a millisecond."""
 
 READINGS: Final = 20
 """How often a page is read at most, because stale entries were met in it and taken out."""

@@ -28,7 +28,7 @@ from locking.utils.background import after_fork
 from locking.utils.clock import now
 
 LEFT_ALONE: Final = 1.0
-"""Seconds for which nobody asks a server that was silent: it would cost every caller its patience."""
+"""Seconds for which a silent server isn't asked: each caller would wait for it."""
 
 SETTLING: Final = 0.1
 """Seconds after which a server that answers again has processed what it had received before."""

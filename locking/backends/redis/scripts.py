@@ -261,7 +261,7 @@ def read_wakeup(payload: bytes, owner: str, asked: Asked) -> Grant | bool:
     """Return the handoff that a wake-up carries, True for *try again*, False if it was meant for someone
     else.
 
-    A waiter that was paused may read its handoff long after it happened. How long is told by the server's
+    A waiter that was paused may read its handoff long after it happened. How long is known by the server's
     clock at the handoff and at the waiter's last question: the lease began no earlier than the question
     plus that.
     """

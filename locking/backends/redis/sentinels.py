@@ -1,6 +1,6 @@
 """Finds the master of a service: its Sentinels are asked in turn, first the one that answered last time.
 
-redis-py moves that one to the front of a list that everybody shares, from the place where it was when it was
+redis-py moves that one to the front of a list that all share, from the place where it was when it was
 asked. Of two threads or tasks that ask at once, the second then puts it in twice and drops another Sentinel,
 which is never asked again, nor its connections closed. Here each asks in a list of its own.
 """

@@ -127,7 +127,7 @@ class Subscription(protocol.Subscription):
         self._connection.send_command(verb, channel, check_health=False)
         try:
             while not self._read(DEFAULT_TIMEOUT)[0].endswith(b"subscribe"):
-                pass  # an older message, which nobody waits for any more
+                pass  # an older message, which has no waiter any more
         except ResponseError as error:
             if not self.pool.is_too_old(error):
                 raise

@@ -59,7 +59,7 @@ class RedisVerbs(BaseLockBackend):
         return [_answer(reply) for reply in self._ask_each([self.kind.extend(*lease) for lease in leases])]
 
     def _ask_each(self, requests: Sequence[Request]) -> list[Any]:
-        """Return the reply or the error of each; raise when nobody answers."""
+        """Return the reply or the error of each; raise when no server answers."""
         replies = run(self.calls.call_each(requests))
         if replies and all(isinstance(reply, BackendUnavailable) for reply in replies):
             raise replies[0]

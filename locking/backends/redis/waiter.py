@@ -38,7 +38,7 @@ RECOVERY_PAUSE: Final = 0.1
 """Seconds between a waiter's questions while its server is away and another is to take over."""
 
 PREPARATIONS: Final = 4
-"""How often one attempt subscribes anew before the waiter sleeps: a slot that moves must not keep it busy."""
+"""How often an attempt resubscribes before the waiter sleeps: a slot that moves must not keep it busy."""
 
 
 class WaitSteps:
@@ -227,7 +227,7 @@ class WaitSteps:
         return True
 
     def _unsubscribe(self) -> Steps[None]:
-        if self._unanswered:  # a late request may enqueue anew: nobody must listen for it then
+        if self._unanswered:  # a late request may enqueue again: there must be no listener for it then
             self._close()
         subscription, self._subscription = self._subscription, None
         if subscription is not None:

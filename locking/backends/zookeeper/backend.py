@@ -34,7 +34,7 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
     """`"BACKEND": "locking.backends.zookeeper.ZooKeeperBackend"`, `"LOCATION": "zk1:2181,zk2:2181/locks"`.
 
     OPTIONS: `session_timeout` (seconds, 10), `timeout` (seconds a request may take, 3), `user` and `password`
-    (a digest, whose nodes nobody else may touch); all others go to KazooClient, with `use_ssl` and the files
+    (a digest; only this user may touch its nodes); all others go to KazooClient, with `use_ssl` and the files
     `ca`, `certfile` and `keyfile` for TLS.
     """
 
@@ -88,7 +88,7 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
         return self._create_node(folder, contender)
 
     def _create_node(self, folder: str, contender: Contender) -> list[QueueEntry]:
-        """Create a node and return the queue: everybody before us was there when our node came."""
+        """Create a node and return the queue: all entries before ours were there when our node came."""
         contender.asked = True
         sent = now()
         path = f"{folder}/{node_name(contender.owner, self.kind, self.permits)}"
@@ -159,7 +159,7 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
     def _extended(
         self, leases: Sequence[tuple[str, str, float]], *, exactly: bool = False
     ) -> list[bool | BackendError]:
-        """Write each hold's node anew; what the servers refused or left unanswered stands as its error."""
+        """Write each hold's node again; what the servers refused or left unanswered stands as its error."""
         holds = [self._holds.begin(key, owner) for key, owner, _ in leases]
         lengths = [
             ttl if exactly or hold is None else max(ttl, hold.deadline - now())
@@ -195,7 +195,7 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
         return self._delete(entry.node)
 
     def _delete(self, node: str) -> bool:
-        """Delete a node, and its folder if nobody else is in it; False when it wasn't there."""
+        """Delete a node, and its folder if it is empty; False when it wasn't there."""
         tries, session = 0, self._session.number
 
         def step() -> bool:

@@ -20,24 +20,24 @@ def examine(hosts: str, alias: str, timeout: float) -> list[CheckMessage]:
     Raises:
         BackendUnavailable: none answers.
     """
-    told = {host: four_letters(host, b"srvr", timeout) for host in hosts.split(",")}
-    if not any(told.values()):
+    statuses = {host: four_letters(host, b"srvr", timeout) for host in hosts.split(",")}
+    if not any(statuses.values()):
         raise BackendUnavailable(f"no ZooKeeper server answers at {hosts}")
-    return list(_judge({host: answer or "" for host, answer in told.items()}, alias))
+    return list(_judge({host: answer or "" for host, answer in statuses.items()}, alias))
 
 
-def _judge(told: dict[str, str], alias: str) -> Iterator[CheckMessage]:
-    if silent := [host for host, answer in told.items() if not answer]:
+def _judge(statuses: dict[str, str], alias: str) -> Iterator[CheckMessage]:
+    if silent := [host for host, answer in statuses.items() if not answer]:
         text = f"{len(silent)} ZooKeeper servers of LOCKING[{alias!r}] don't answer: {', '.join(silent)}."
         hint = "Start them: an ensemble stops when more than half are gone."
         yield Warning(text, hint=hint, id="locking.W103")
-    if lost := [host for host, answer in told.items() if "not currently serving" in answer]:
+    if lost := [host for host, answer in statuses.items() if "not currently serving" in answer]:
         text = f"ZooKeeper at {', '.join(lost)} (LOCKING[{alias!r}]) is running without a quorum."
         yield Error(text, hint="Start the other servers of the ensemble.", id="locking.E103")
-    elif any(_field(answer, "Mode") == "standalone" for answer in told.values()):
+    elif any(_field(answer, "Mode") == "standalone" for answer in statuses.values()):
         text = f"ZooKeeper of LOCKING[{alias!r}] has a single server: if it fails, no other takes over."
         yield Warning(text, hint="Run an ensemble of three or five servers.", id="locking.W102")
-    if old := [version for answer in told.values() if (version := _version(answer)) and version < FLOOR]:
+    if old := [version for answer in statuses.values() if (version := _version(answer)) and version < FLOOR]:
         oldest = ".".join(map(str, min(old)))
         text = f"A ZooKeeper server of LOCKING[{alias!r}] has version {oldest}, older than 3.5."
         yield Error(text, hint="Upgrade the server: it lacks requests that the locks use.", id="locking.E102")

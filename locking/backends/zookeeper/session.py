@@ -60,7 +60,7 @@ DROPPED: Final = (
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN: Final = 0.5
-"""Seconds after which who waits for a connection looks whether kazoo has given up, and begins anew."""
+"""Seconds after which who waits for a connection looks whether kazoo has given up, and starts again."""
 
 
 class Dropped(BackendUnavailable):
@@ -83,7 +83,7 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         self._connection._invoke = self._invoke
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
-        """Ask for the wanted timeout each time; note what was agreed to before anybody uses the session."""
+        """Ask for the wanted timeout each time; note what was agreed to before the session is used."""
         if not isinstance(request, Connect):
             return self._ask(timeout, request, xid)
         answer, zxid = self._ask(timeout, request._replace(time_out=self._wanted), xid)
@@ -108,7 +108,7 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
 
 
 class Session:
-    """A kazoo client that starts at its first use, and anew in a forked child or after it has given up.
+    """A kazoo client that starts at its first use, and again in a forked child or after it has given up.
 
     Args:
         alias: in `LOCKING`, for messages.
@@ -188,7 +188,7 @@ class Session:
     # asking
 
     def patiently(self, step: Callable[[], T]) -> T:
-        """Return what `step` returns; begin it anew when the connection was lost meanwhile, for a while.
+        """Return what `step` returns; repeat it when the connection was lost meanwhile, for a while.
 
         Each step looks first whether its earlier try took effect.
         """
@@ -250,7 +250,7 @@ class Session:
         return Dropped(f"{self._which}: {type(error).__name__} during a request")
 
     def ask_patiently(self, *requests: Request) -> list[Any]:
-        """`ask` that begins anew when the connection was lost; for requests that may be repeated."""
+        """`ask`, repeated when the connection was lost; for requests that may be repeated."""
         return self.patiently(lambda: self.ask(*requests)) if requests else []
 
     # how long the session may be believed in

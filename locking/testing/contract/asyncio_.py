@@ -320,7 +320,7 @@ class AsyncContract(ContractBase):
 
 
 async def auntil_free(backend: BaseLockBackend, name: str, within: float) -> None:
-    """Wait until nobody holds the lock: a pending release is released in the background."""
+    """Wait until the lock is free: a pending release is released in the background."""
     deadline = now() + within
     while (holder := await backend.aholder(backend.key(name))) is not None:
         assert now() < deadline, f"{holder} still has the lock"

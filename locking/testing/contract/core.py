@@ -51,7 +51,7 @@ MISTAKES: dict[str, Callable[[], object]] = {
 
 
 class MistakeContract(ContractBase):
-    """A mistake is told before anything is sent."""
+    """A mistake is reported before anything is sent."""
 
     @pytest.mark.parametrize("mistake", list(MISTAKES.values()), ids=list(MISTAKES))
     def test_bad_arguments_are_refused_before_io(

@@ -105,7 +105,7 @@ class FlagContract(ContractBase):
             backend.release(key, owner)
 
     def test_kinds(self, backend: BaseLockBackend) -> None:
-        """`kinds`: those it names can be had, and any other is refused with LockNotSupported."""
+        """`kinds`: those it names work, and any other is refused with LockNotSupported."""
         for kind in ("read", "write", "semaphore", "fair"):
             options = {"permits": 1} if kind == "semaphore" else {}
             if kind in backend.kinds:

@@ -76,7 +76,7 @@ class LossContract(ContractBase):
     def test_a_lost_lock_is_found_and_told_once(
         self, backend: BaseLockBackend, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A lock that the engine forgot is found lost, told to `on_lost` once, and never taken back."""
+        """A lock that the engine forgot is found lost, reported to `on_lost` once, and never taken back."""
         monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", self.shortest_ttl * 6)
         told: list[Lease] = []
         lease = get_lock(name, ttl=None, on_lost=told.append).acquire()

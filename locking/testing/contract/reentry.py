@@ -1,4 +1,4 @@
-"""Re-entry: for the thread or task that holds the lock, and for nobody it gave birth to."""
+"""Re-entry: for the thread or task that holds the lock, and for none of its children."""
 
 from __future__ import annotations
 

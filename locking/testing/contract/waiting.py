@@ -97,7 +97,7 @@ class WaitingContract(ContractBase):
             waiter.result(timeout=self.patience).release()
 
     def test_a_waiter_takes_over_when_the_lease_ends(self, backend: BaseLockBackend, name: str) -> None:
-        """Nobody releases a dead holder's lock, and its waiter has it all the same once the lease ends."""
+        """A dead holder's lock isn't released, and its waiter has it all the same once the lease ends."""
         abandoned = get_lock(name, ttl=self.shortest_ttl * 2).acquire()
         lease = elsewhere(lambda: get_lock(name, ttl=FAR, wait=FAR).acquire())
         assert abandoned.remaining() == 0.0
