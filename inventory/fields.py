@@ -49,6 +49,10 @@ class AvailableField(models.BigIntegerField):  # type: ignore[type-arg]  # not g
     def db_type(self, connection: Any) -> None:
         """Return None: migrations make no column."""
 
+    def from_db_value(self, value: Any, *_: Any) -> int:
+        """Return a whole number: PostgreSQL sums up to a Decimal."""
+        return int(value)
+
     def get_col(self, alias: str, output_field: models.Field[Any, Any] | None = None) -> Col:
         """Return the sum where Django wants the column."""
         return _SumOfLevels(alias, self, output_field)

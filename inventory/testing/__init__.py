@@ -1,6 +1,6 @@
 """For tests: the contract that every strategy fulfills, and races of threads and processes.
 
-Nothing is imported before it is asked for: the pytest plugin of this package is loaded before Django is set up.
+Nothing is imported before it is asked for: pytest loads the plugin of this package before Django is set up.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -70,6 +70,8 @@ UNCHECKED = {
 
 AT_MOST = 13
 
+EXAMPLE = ROOT / "examples" / "bookshop" / "models.py"
+
 BY_LANGUAGE = {
     "python": "run: test_examples",
     "py": "run where the other library is installed: test_examples",
@@ -89,7 +91,7 @@ def kind_of(block: Block) -> str:
         return "run: tests.scratch"
     if block.page.startswith("docs/library/tutorial/"):
         return "followed: test_walkthrough"
-    if block.page.endswith("ten-minutes.md") and block.text in (ROOT / "examples/bookshop/models.py").read_text():
+    if block.page.endswith("ten-minutes.md") and block.text in EXAMPLE.read_text():
         return "the same as in the example"
     if (block.page, block.first_line) in COMPARED:
         return "compared: test_consoles"
