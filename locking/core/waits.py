@@ -36,6 +36,7 @@ class Wait:
     Attributes:
         id: unique to this wait; a wait that ended never resumes under the same id.
         alias, kind, key, name: the lock: entry in `LOCKING`, lock, read, write, semaphore or fair, and so on.
+        permits: how many the semaphore has; None for the other kinds.
         begun: `clock.now()` at which it began.
         blocks: it holds something itself, so others may wait for it.
         published: other processes may have read of it.
@@ -43,7 +44,8 @@ class Wait:
     """
 
     __slots__ = (
-        "alias", "asked", "begun", "blocks", "context", "id", "key", "kind", "name", "published", "site",
+        "alias", "asked", "begun", "blocks", "context", "id", "key", "kind", "name", "permits",
+        "published", "site",
     )  # fmt: skip
 
     def __init__(self, lock: SingleLock, context: object, begun: float) -> None:
@@ -51,6 +53,7 @@ class Wait:
         self.alias = lock.backend.settings.alias
         self.kind = lock.backend.alias.removeprefix(self.alias).lstrip("/") or "lock"
         self.key, self.name, self.begun = lock.key, lock.name, begun
+        self.permits = lock.options.permits
         self.site = lock.options.site or caller_site()
         self.context = weakref.ref(context)
         self.published = False
@@ -75,6 +78,7 @@ class Wait:
             "kind": self.kind,
             "key": self.key,
             "name": self.name,
+            "permits": self.permits,
             "since": PROCESS.date_of(self.begun),
             "waited": round(now() - self.begun, 3),
             "thread": name_of(context),

@@ -136,7 +136,8 @@ def _published(hold: Hold) -> list[held.Waiter]:
 def holders_of(wait: held.Waiter) -> Collection[str]:
     """Return the owners that have what is waited for, as the backend knows them now.
 
-    Of a semaphore all or none: one that the list lacks, a client of another language, may release its permit.
+    Of a semaphore all or none: one that the list lacks, a client of another language, may release its permit,
+    and one that is free, between its release and its grant, ends the wait.
     """
     engine = locks[wait.backend]
     if wait.kind == "write":
@@ -145,7 +146,7 @@ def holders_of(wait: held.Waiter) -> Collection[str]:
     if holder is None or wait.kind != "semaphore":
         return [] if holder is None else [holder.owner]
     listed = [hold.owner for hold in islice(engine.held_as(wait.key), MOST_HOLDERS)]
-    return listed if len(listed) == holder.count else []
+    return listed if len(listed) == holder.count >= (wait.permits or inf) else []
 
 
 # --- a waiter's part --------------------------------------------------------------------------------------

@@ -82,6 +82,7 @@ class Waiter:
         id: unique to this wait.
         backend: alias in `LOCKING` of the lock that is waited for.
         kind, key, name: that lock.
+        permits: how many the semaphore has; None for the other kinds, and where its process doesn't tell.
         since: Unix time at which it began, by its process's clock; only compared with others.
         waited: seconds since it began, whatever its clock says: as its process measured them, and the time
             since that was published, by the backend's clock. ZooKeeper and etcd don't tell the latter, up to
@@ -99,6 +100,7 @@ class Waiter:
     name: str
     since: float
     waited: float
+    permits: int | None = None
     host: str | None = None
     pid: int | None = None
     thread: str | None = None
@@ -503,7 +505,7 @@ def waiters_of(record: dict[str, Any], silent: float = 0.0) -> Iterator[Waiter]:
                 holds=tuple((alias, owner, name) for alias, owner, name in entry["holds"]),
                 **{name: entry[name] for name in ("kind", "key", "name", "since")},
                 **_known(record, ("host", "pid")),
-                **_known(entry, ("thread", "doing", "site")),
+                **_known(entry, ("permits", "thread", "doing", "site")),
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             logger.debug("the wait %r can't be read: %r", wait_id, entry)

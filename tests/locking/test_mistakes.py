@@ -150,9 +150,7 @@ MISTAKES = [
     ),
     Mistake(key("ON_CONFLICT", "retrie"), "did you mean 'retry'?"),
     Mistake(key("ON_CONFLICT", []), "ON_CONFLICT=[] must be one of auto, raise, skip, retry, or a callable."),
-    Mistake(
-        key("ON_OPEN_TRANSACTION", "no"), "ON_OPEN_TRANSACTION='no' must be 'refuse', 'hold' or 'ignore'."
-    ),
+    Mistake(key("ON_OPEN_TRANSACTION", "no"), "ON_OPEN_TRANSACTION='no' must be 'refuse' or 'ignore'."),
     Mistake(key("OPTIONS", None), "LOCKING['default']['OPTIONS'] must be a dict, not None."),
     Mistake(key("OPTIONS", ["a"]), "LOCKING['default']['OPTIONS'] must be a dict, not ['a']."),
     Mistake(option(5, 6), "LOCKING['default']['OPTIONS'] has the key 5, which is no text."),

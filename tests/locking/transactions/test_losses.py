@@ -73,17 +73,17 @@ def test_a_holder_that_the_fence_refused_has_lost_its_lock_as_well(rf: RequestFa
     assert view(rf.get("/")).status_code == 409
 
 
-def selling_inside_another_transaction(request: HttpRequest, policy: Any) -> None:
+def selling_inside_another_transaction(request: HttpRequest) -> None:
     """Call a view that loses its lock, in a transaction that has written."""
     with transaction.atomic():
         Group.objects.create(name="outer")
-        losing_view(on_open_transaction=policy)(request)
+        losing_view(on_open_transaction="ignore")(request)
 
 
 def test_inside_another_transaction_the_error_is_raised(rf: RequestFactory) -> None:
     """The outer one has to be rolled back, too; an answer would let it commit."""
     with pytest.raises(LockLost):
-        selling_inside_another_transaction(rf.get("/"), "ignore")
+        selling_inside_another_transaction(rf.get("/"))
     assert committed() == []
 
 
@@ -92,7 +92,7 @@ def test_mutant_an_answer_inside_another_transaction_commits_it(
 ) -> None:
     """Without the look at open transactions the outer one commits what it did under a lost lock."""
     monkeypatch.setattr(decorator, "connections_in_transaction", list)
-    selling_inside_another_transaction(rf.get("/"), "ignore")
+    selling_inside_another_transaction(rf.get("/"))
     assert "outer" in committed()
 
 

@@ -56,7 +56,7 @@ def extend_too_late(backend, monkeypatch):
     backend.try_acquire(*first, 60.0)
     with monkeypatch.context() as patch:
         patch.setattr(Session, "keep", overtaken)
-        extended = backend.extend(*first, 7.0)
+        extended = backend.extend(*first, 90.0)
     told = setting_of(backend, *second, "idle_session_timeout"), backend.holder(second[0]).owner == second[1]
     backend.release(*second)
     return extended, *told
@@ -68,10 +68,10 @@ def test_an_extension_after_the_release_changes_no_other_lease(backend, monkeypa
 
 
 def test_a_session_that_serves_after_its_release_is_found_out(backend, monkeypatch):
-    """The mutant, whose session forgets its release, shortens the other hold's lease and takes its name."""
+    """The mutant, whose session forgets its release, prolongs the other hold's lease and takes its name."""
     never = property(lambda session: False, lambda session, value: None)
     monkeypatch.setattr(Session, "_is_released", never, raising=False)
-    assert extend_too_late(backend, monkeypatch) == (True, "7s", False)
+    assert extend_too_late(backend, monkeypatch) == (True, "90s", False)
 
 
 def waiting_here(backend):

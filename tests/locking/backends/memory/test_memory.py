@@ -83,7 +83,7 @@ def test_a_shortened_lease_is_told_to_those_who_wait():
     store.take("a", "w:1", 60.0, QueuedWaiter("w:1", 60.0, lambda: woken.append(1)))
     assert store.extend("a", "holder", 90.0)
     assert woken == []
-    assert store.extend("a", "holder", 1.0)
+    assert store.extend("a", "holder", 1.0, exactly=True)
     assert woken == [1]
 
 

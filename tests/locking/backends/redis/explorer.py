@@ -36,6 +36,7 @@ from locking.backends.redis.scripts import command
 from locking.backends.redis.transport import Client, Transport
 from locking.backends.redis.verbs import Servers
 from locking.contrib.redisson import get_fair_lock
+from locking.core.breaker import breaker
 from locking.core.handler import locks
 from locking.core.lease import HOLDS, State, held_by
 from locking.core.lock import SingleLock
@@ -535,6 +536,7 @@ class Explorer:
             self._loop.world = self._loop._selector.world = world  # type: ignore[attr-defined]
         backend: Any = locks["default"]
         RedisBackend.__init__(backend, backend.settings)  # as new, on this world's servers
+        breaker.reset()  # which schedule came before makes no difference
         self._set_the_scene(backend)
         try:
             lease, told = self._attempt()
