@@ -674,3 +674,69 @@ def test_the_lab_without_javascript_still_tells_the_lesson(open_page):
     page = open_page("/lab/", java_script_enabled=False)
     expect(page.locator(".lesson")).to_be_visible()
     expect(page.locator("#lab")).to_be_hidden()
+
+
+# Break the fix: the card and the plot tell the same.
+
+MOMENT = re.compile(r"(.+) \((\d+) ms\)")
+
+
+def stood_still(page, strategy, panel):
+    """Have a holder stand still; return what the card says, in ms, and the flags of the plot, by their text."""
+    page.locator(f'[data-fault="pause"][data-strategy="{strategy}"]').click()
+    race_ends(page)
+    expect(page.locator(f"{panel} h2")).to_have_text(strategy)
+    card = page.locator(".fault", has_text="A holder stands still").locator("p").first.inner_text()
+    pause, lease = (float(seconds) * 1000 for seconds in re.findall(r"(\d\.\d) s", card))
+    flags = dict(MOMENT.fullmatch(text).groups() for text in page.locator(f"{panel} .moments li").all_inner_texts())
+    return pause, lease, {text: int(ms) for text, ms in flags.items()}
+
+
+def moment_of(flags, pattern):
+    """When the flag with this text is, in ms."""
+    (found,) = [ms for text, ms in flags.items() if re.fullmatch(pattern, text)]
+    return found
+
+
+def test_the_fence_is_seen_refusing_a_holder_that_returns(open_lab):
+    """Its lease ends when the card says, another sells with the next token, and the late write looks refused."""
+    page = open_lab("/lab/", viewport={"width": 1280, "height": 900})
+    pause, lease, flags = stood_still(page, "fenced_lock", "#right")
+    stops = moment_of(flags, "buyer 20 stands still here, and its lease runs on")
+    ends = moment_of(flags, "the lease of buyer 20 ends")
+    next_one = moment_of(flags, r"buyer \d+ gets token 2")
+    refused = moment_of(flags, "buyer 20 returns with token 1: REFUSED")
+    assert ends - stops == pytest.approx(lease, abs=2)
+    assert stops + lease - 2 <= next_one < refused
+    assert refused - stops >= pause
+    panel = page.locator("#right")
+    assert panel.locator(".swim .piece.expired").count() == 1
+    assert panel.locator(".swim .point.refused title").all_text_contents() == ["refused by the database"]
+    sold_at = {}
+    for text in ("ends", "returns"):
+        panel.locator(".moments button", has_text=text).click()
+        sold_at[text] = int(panel.locator(".sold").first.inner_text().split()[-1])
+    assert sold_at == {"ends": 0, "returns": 10}
+    expect(panel.locator(".headline")).to_contain_text("10 mugs sold")
+    shot(page, "fencing")
+
+
+def test_without_a_fence_the_late_write_is_taken(open_lab):
+    """The same pause sells one mug too many, after the lease has ended; nothing looks refused."""
+    page = open_lab("/lab/", viewport={"width": 1280, "height": 900})
+    pause, lease, flags = stood_still(page, "expired_lease", "#left")
+    ends = moment_of(flags, "the lease of buyer 20 ends")
+    assert ends <= moment_of(flags, r"buyer \d+ gets token 2") + 1
+    assert moment_of(flags, "mug number 11 is sold; there are 10") >= ends - lease + pause
+    assert page.locator("#left .swim .point.refused").count() == 0
+    expect(page.locator("#left .headline")).to_have_text("✗ 1 person paid for a mug that doesn't exist")
+
+
+def test_a_write_that_was_rolled_back_looks_refused(open_lab):
+    """In the race of short leases as many writes are drawn as were committed."""
+    page = open_lab("/lab/", viewport={"width": 1280, "height": 900})
+    page.locator('[data-fault="lease"][data-strategy="fenced_lock"]').click()
+    race_ends(page)
+    sold = int(page.locator("#right .sold").first.inner_text().split()[-1])
+    assert page.locator("#right .swim .point.write").count() == sold
+    assert page.locator("#right .swim .point.refused").count() > 0
