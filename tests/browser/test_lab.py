@@ -610,24 +610,58 @@ def test_a_sound_strategy_says_for_whom_a_buyer_waits(open_lab):
     expect(page.locator("#goal")).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
 
 
-def test_a_deadlock_of_distributed_locks_is_shown(open_lab):
-    """The sixth puzzle: both wait for each other, LockDeadlock names the circle, and the audit has it."""
-    page = open_lab(viewport={"width": 1280, "height": 900})
-    page.get_by_role("button", name="Do it where no database sees it.").click()
+def closes_the_ring(page, puzzle):
+    """Lead both buyers of a puzzle to their second lock, which the other one has; return the victim's lane."""
+    page.get_by_role("button", name=puzzle).click()
     for step in ("waits for a lock", "has the lock", "has read the stock", "has decided", "waits for a lock"):
         for who in ("A", "B"):
             may_press(page, who)
             page.locator(f'[data-next="{who}"]').click()
             arrives(page, who, step)
-    page.locator('[data-next="A"]').click()
-    expect(page.locator('[data-lane="A"] .now')).to_have_text("‖ waits for B, who has the lock")
-    page.locator('[data-next="B"]').click()
-    victim = page.locator(".lane").filter(has_text="was the victim of a deadlock")
-    may_press(page, victim.get_attribute("data-lane"))
+    for who in ("A", "B"):
+        page.locator(f'[data-next="{who}"]').click()
+    return page.locator(".lane").filter(has_text="was the victim of a deadlock")
+
+
+@pytest.mark.parametrize(
+    ("puzzle", "lock"),
+    [("Make both wait for each other.", "row "), ("Do it where no database sees it.", "lab:sku:")],
+)
+def test_a_deadlock_is_drawn_as_a_ring_with_its_victim(open_lab, puzzle, lock):
+    """Two locks with their names, four arrows, one buyer struck out, a verdict, and the way out of it."""
+    page = open_lab(viewport={"width": 1280, "height": 900})
+    lane = closes_the_ring(page, puzzle).get_attribute("data-lane", timeout=SOON)
+    other = "B" if lane == "A" else "A"
+    ring = page.locator("#ring")
+    expect(ring.locator("svg")).to_have_class("closed")
+    expect(ring.locator(".victim text").first).to_have_text(lane)
+    assert ring.locator(".edge").count() == 4
+    label = ring.locator("svg").get_attribute("aria-label")
+    for who, had, wanted in (("A", "pen", "mug"), ("B", "mug", "pen")):
+        assert f"{who} has the lock of the {had}" in label
+        assert f"{who} waits for the lock of the {wanted}" in label
+    names = ring.locator(".lock .name").all_text_contents()
+    assert len(set(names)) == 2
+    assert all(name.startswith(lock) for name in names)
+    expect(page.locator("#tile-others strong")).to_have_text("1")
+    verdict = page.locator("#goal")
+    expect(verdict).to_contain_text(f"You did it: {lane} had the {'pen' if lane == 'A' else 'mug'}")
+    expect(verdict).to_contain_text(f"so that {other} can go on")
+    assert violations(page) == []
+    if SHOTS:
+        in_both_schemes(page, lambda scheme: shot(page, f"ring-{lock.strip(' :').replace(':', '-')}-{scheme}"))
+    page.get_by_role("button", name="Now try ordered_locks").click()
+    expect(page.locator("#step-strategy")).to_have_text("ordered_locks")
+    expect(verdict).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
+
+
+def test_the_deadlock_of_distributed_locks_names_its_circle(open_lab):
+    """The sixth puzzle: LockDeadlock names the circle, the puzzle is solved, and the audit has it."""
+    page = open_lab(viewport={"width": 1280, "height": 900})
+    victim = closes_the_ring(page, "Do it where no database sees it.")
+    may_press(page, victim.get_attribute("data-lane", timeout=SOON))
     victim.locator(".next").click()
     expect(victim.locator(".now")).to_contain_text("and waits for 'lab:sku:")
-    assert violations(page) == []
-    shot(page, "deadlock")
     expect(page.locator("#solved")).to_have_text("1 of 6 puzzles solved")
     page.goto("/problems/")  # the session ends, and with it its process, which writes what is left
     end_lab_runs()

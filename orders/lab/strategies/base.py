@@ -124,11 +124,13 @@ class Strategy(ABC):
 
     def lock(self, skus: Iterable[str]) -> Products:
         """Read products with their rows locked until the transaction ends."""
-        self.checkpoint("waiting")
+        wanted = list(skus)
+        locks = {sku: f"row {sku}" for sku in wanted}
+        self.checkpoint("waiting", locks=locks)
         # `no_key`: inserting an order item takes FOR KEY SHARE on its product, which FOR UPDATE would block.
-        rows = Product.objects.select_for_update(no_key=True).filter(sku__in=(wanted := list(skus)))
+        rows = Product.objects.select_for_update(no_key=True).filter(sku__in=wanted)
         found = required(wanted, {product.sku: product for product in rows.order_by("pk")})
-        self.checkpoint("locked")
+        self.checkpoint("locked", locks=locks)
         return self._seen(found)
 
     def _seen(self, products: Products) -> Products:
