@@ -353,28 +353,94 @@ def test_the_table_fits_its_page(open_lab):
     assert box["x"] + box["width"] <= page.locator(".figures-table .scroll").bounding_box()["width"] + 20
 
 
-def test_lecture_mode(open_lab):
-    """Large text, notes and a QR code; a question before the race, which the space bar reveals."""
-    page = open_lab("/lab/?present=1&buyers=8&stock=2&processes=2", viewport={"width": 1280, "height": 900})
+PROJECTOR = {"width": 1280, "height": 720}
+
+
+def slide(page):
+    """The title of the slide that is shown."""
+    return page.locator("#slide-title")
+
+
+def test_a_lecture_is_led_by_space_and_arrows_alone(open_page):
+    """Question, reveal, why, fix, price: each fits 720p, space plays and pauses, and no race is started."""
+    page = open_page("/lab/?present=1", viewport=PROJECTOR)
     assert page.evaluate("getComputedStyle(document.documentElement).fontSize") == "28px"
-    expect(page.locator("#left .headline")).to_have_count(0)
-    page.keyboard.press("n")
-    expect(page.locator("#notes")).to_be_visible()
-    expect(page.locator("#notes svg")).to_have_count(1)
-    page.keyboard.press("n")
-    page.keyboard.press("1")
-    expect(page.locator("#prediction")).to_contain_text("8 people, 2 mugs. How many are sold?")
+    expect(slide(page)).to_have_text("1/6 · The question")
+    expect(page.locator("#prediction")).to_contain_text("40 people, 10 mugs. How many are sold?")
+    expect(page.locator("#prediction")).to_be_in_viewport(ratio=1)
+    expect(page.locator("#panels")).to_be_hidden()
     assert violations(page) == []
     page.keyboard.press(" ")
+    expect(slide(page)).to_have_text("2/6 · What happened")
+    expect(page.locator("#play")).to_have_text("❚❚")
+    page.keyboard.press(" ")
+    expect(page.locator("#play")).to_have_text("▶")
+    for _ in range(60):
+        page.keyboard.press("ArrowDown")
+    expect(page.locator("#left .mug.beyond.taken")).to_have_count(30)
+    shot(page, "lecture-2")
+    expect(page.locator("#left .mug").last).to_be_in_viewport(ratio=1)
+    page.keyboard.press("ArrowRight")
+    expect(slide(page)).to_have_text("3/6 · Why")
+    expect(page.locator("#left .moments li").first).to_contain_text("buyers have read 10 by here")
+    expect(page.locator("#clock")).not_to_have_text("0 ms")
+    shot(page, "lecture-3")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#right .mug").last).to_be_in_viewport(ratio=1)
+    shot(page, "lecture-4")
+    page.keyboard.press("ArrowRight")
+    shot(page, "lecture-5")
+    page.keyboard.press("ArrowLeft")
+    expect(slide(page)).to_have_text("4/6 · The fix")
+    assert not LabRun.objects.exists()
+
+
+def test_the_space_bar_presses_no_button_in_a_lecture(open_lab):
+    """Also where a button that starts a race has the focus: it is for play and pause; Enter presses."""
+    page = open_lab("/lab/?present=1", viewport=PROJECTOR)
+    page.keyboard.press("ArrowRight")
+    expect(slide(page)).to_have_text("2/6 · What happened")
+    page.locator("#play").focus()
+    page.evaluate("document.getElementById('broken').style.display = 'block'")
+    page.locator("#notes-button").focus()
+    page.keyboard.press(" ")
+    expect(page.locator("#notes")).to_be_hidden()
+    page.keyboard.press("Enter")
+    expect(page.locator("#notes")).to_be_visible()
+    assert not LabRun.objects.exists()
+
+
+def test_a_lecture_runs_races_live_and_has_notes(open_lab):
+    """1 and 2 run one's own race on the slide that is about it; the notes are those of the slide."""
+    page = open_lab("/lab/?present=1&buyers=8&stock=2&processes=2", viewport=PROJECTOR)
+    page.keyboard.press("n")
+    expect(page.locator("#notes svg")).to_have_count(1)
+    expect(page.locator('#notes [data-slide="ask"]')).to_be_visible()
+    page.keyboard.press("1")
+    expect(slide(page)).to_have_text("2/6 · What happened")
+    expect(page.locator('#notes [data-slide="ask"]')).to_be_hidden()
+    expect(page.locator('#notes [data-slide="broken"]')).to_be_visible()
     expect(page.locator("#left .headline")).to_contain_text(OVERSOLD, timeout=SOON)
     race_ends(page)
     page.keyboard.press("2")
+    expect(slide(page)).to_have_text("4/6 · The fix")
     expect(page.locator("#right .headline")).to_contain_text("2 mugs sold", timeout=SOON)
     race_ends(page)
     clock = page.locator("#clock")
     end = clock.inner_text()
-    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowUp")
     expect(clock).not_to_have_text(end)
+
+
+def test_the_recording_ends_when_ones_own_race_begins(open_lab):
+    """What is shown while it starts doesn't look like its result."""
+    page = open_lab("/lab/")
+    expect(page.locator("#left .headline")).to_have_count(1)
+    with before_it_begins(page):
+        page.get_by_role("button", name="Break it").click()
+        expect(page.locator("#left")).to_have_text("Your own race is on its way …")
+        expect(page.locator("#right .headline")).to_have_count(0)
+    race_ends(page)
 
 
 def test_a_race_that_is_gone_says_so(open_lab, complaints):

@@ -14,6 +14,7 @@ export const SIGNS = { sold: "✓", victim: "✗", refused: "–", error: "!" };
 /** Draw a race into `place`, up to `end` ms; returns a function that shows it up to a moment, in ms. */
 export function drawLanes(place, race, { end, moments, label, onPick }) {
   const width = place.clientWidth;
+  if (!width) return () => {}; // not on this slide
   const row = race.buyers.length > 20 ? 13 : 16;
   const height = TOP + race.buyers.length * row + FOOT;
   const x = scale(end, width);
