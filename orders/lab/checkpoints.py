@@ -16,8 +16,8 @@ checkpoint costs one look-up. The names, in the order of their use:
 A sound strategy commits before it unlocks. `early_release` has the last two the other way round.
 
 Four names are outside this order: `second_line`, where the database refused what the lock should have
-prevented, `stale_token`, where the fence refused an overtaken holder, `lost`, where a holder noticed the end of
-its lease, and `deadlocked`, where one of the buyers that waited for each other was made to give up.
+prevented, `stale_token`, where the fence refused an overtaken holder, `lost`, where a holder noticed the end
+of its lease, and `deadlocked`, where one of the buyers that waited for each other was made to give up.
 """
 
 from __future__ import annotations

@@ -382,7 +382,8 @@ def test_a_lecture_is_led_by_space_and_arrows_alone(open_page):
     expect(page.locator("#left .mug").last).to_be_in_viewport(ratio=1)
     page.keyboard.press("ArrowRight")
     expect(slide(page)).to_have_text("3/6 · Why")
-    expect(page.locator("#left .moments li").first).to_contain_text("buyers have read 10 by here")
+    expect(page.locator("#guessed")).to_contain_text("buyers have read 10 by here")
+    expect(page.locator("#left .swim svg")).to_be_in_viewport(ratio=1)
     expect(page.locator("#clock")).not_to_have_text("0 ms")
     shot(page, "lecture-3")
     page.keyboard.press("ArrowRight")
@@ -677,7 +678,7 @@ def test_a_sound_strategy_says_for_whom_a_buyer_waits(open_lab):
 
 
 def closes_the_ring(page, puzzle):
-    """Lead both buyers of a puzzle to their second lock, which the other one has; return the victim's lane."""
+    """Lead both buyers to their second lock, which the other one has; return the victim's lane."""
     page.get_by_role("button", name=puzzle).click()
     for step in ("waits for a lock", "has the lock", "has read the stock", "has decided", "waits for a lock"):
         for who in ("A", "B"):
@@ -715,7 +716,9 @@ def test_a_deadlock_is_drawn_as_a_ring_with_its_victim(open_lab, puzzle, lock):
     expect(verdict).to_contain_text(f"so that {other} can go on")
     assert violations(page) == []
     if SHOTS:
-        in_both_schemes(page, lambda scheme: shot(page, f"ring-{lock.strip(' :').replace(':', '-')}-{scheme}"))
+        in_both_schemes(
+            page, lambda scheme: shot(page, f"ring-{lock.strip(' :').replace(':', '-')}-{scheme}")
+        )
     page.get_by_role("button", name="Now try ordered_locks").click()
     expect(page.locator("#step-strategy")).to_have_text("ordered_locks")
     expect(verdict).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
@@ -782,13 +785,15 @@ MOMENT = re.compile(r"(.+) \((\d+) ms\)")
 
 
 def stood_still(page, strategy, panel):
-    """Have a holder stand still; return what the card says, in ms, and the flags of the plot, by their text."""
+    """Have a holder stand still; return what the card says, in ms, and the plot's flags by text."""
     page.locator(f'[data-fault="pause"][data-strategy="{strategy}"]').click()
     race_ends(page)
     expect(page.locator(f"{panel} h2")).to_have_text(strategy)
     card = page.locator(".fault", has_text="A holder stands still").locator("p").first.inner_text()
     pause, lease = (float(seconds) * 1000 for seconds in re.findall(r"(\d\.\d) s", card))
-    flags = dict(MOMENT.fullmatch(text).groups() for text in page.locator(f"{panel} .moments li").all_inner_texts())
+    flags = dict(
+        MOMENT.fullmatch(text).groups() for text in page.locator(f"{panel} .moments li").all_inner_texts()
+    )
     return pause, lease, {text: int(ms) for text, ms in flags.items()}
 
 
@@ -799,7 +804,7 @@ def moment_of(flags, pattern):
 
 
 def test_the_fence_is_seen_refusing_a_holder_that_returns(open_lab):
-    """Its lease ends when the card says, another sells with the next token, and the late write looks refused."""
+    """Its lease ends as the card says, others sell with later tokens, the late write looks refused."""
     page = open_lab("/lab/", viewport={"width": 1280, "height": 900})
     pause, lease, flags = stood_still(page, "fenced_lock", "#right")
     stops = moment_of(flags, "buyer 20 stands still here, and its lease runs on")
@@ -840,3 +845,12 @@ def test_a_write_that_was_rolled_back_looks_refused(open_lab):
     sold = int(page.locator("#right .sold").first.inner_text().split()[-1])
     assert page.locator("#right .swim .point.write").count() == sold
     assert page.locator("#right .swim .point.refused").count() > 0
+
+
+def test_a_puzzle_has_a_link_of_its_own(open_lab):
+    """The number in the address begins that puzzle; one that there isn't begins none."""
+    page = open_lab("/lab/?puzzle=3")
+    expect(page.locator("#step-strategy")).to_have_text("row_lock")
+    expect(page.locator("#goal")).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
+    page = open_lab("/lab/?puzzle=99")
+    expect(page.locator("#stage-of-steps")).to_be_hidden()

@@ -402,7 +402,7 @@ def test_the_options_of_a_command(page: Path, line: str, text: str) -> None:
     parser = parser_of(words[0])
     parser = verbs_of(parser)[words[1]] if verbs_of(parser) else parser
     shown = {option.split()[0] for row in rows(text) for option in coded(row[0])}
-    if words[1:2] == ["watch"]:
+    if words[1:2] in (["watch"], ["top"]):
         shown |= options_of(verbs_of(parser_of("locks"))["list"]) - DJANGO_S
     assert shown == options_of(parser) - DJANGO_S
 

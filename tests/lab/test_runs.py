@@ -255,7 +255,7 @@ def test_a_holder_that_stands_still_oversells_without_a_fence_and_not_with_one()
 
 
 def test_others_sell_while_a_fenced_holder_stands_still_and_its_return_is_refused():
-    """The victim is stopped between lock and fence: its lease ends, the next token sells, its own is refused."""
+    """It is stopped between lock and fence: its lease ends, the next token sells, its own is refused."""
     fenced = race(strategy="fenced_lock", buyers=12, stock=4, fault="pause")
     victim = fenced["buyers"][-1]
     steps = [mark[0] for mark in victim["marks"]]

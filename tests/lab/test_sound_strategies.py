@@ -18,7 +18,6 @@ from locking import (
 )
 from orders.lab import redis_store
 from orders.lab.cart import Busy, SoldOut, UnknownProduct
-from orders.lab.checkpoints import checkpoint
 from orders.lab.models import Order, OrderItem, Product
 from orders.lab.strategies import STRATEGIES, get_strategy
 from orders.lab.strategies.base import lock_names

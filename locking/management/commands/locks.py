@@ -26,10 +26,10 @@ from locking.management.locks import doctor, listing, output, running
 NO, BAD_INPUT, NO_READER = 1, 2, 141  # the last as shells report SIGPIPE
 
 EPILOG: Final = """
-Exit status: 0 done; 1 there was nothing to show, not everything could be looked at or released, or the doctor found an error; 2
-the command line is invalid; 69 a backend doesn't answer; 130 stopped by Ctrl-C. `run` ends as its command
-does; 75 others have the lock; 70 the lock was lost and the command was stopped; 126 and 127 it could not be
-started; 128 and a signal's number when that ended it; 141 nobody reads the output any more.
+Exit status: 0 done; 1 there was nothing to show, not everything could be looked at or released, or the doctor
+found an error; 2 the command line is invalid; 69 a backend doesn't answer; 130 stopped by Ctrl-C. `run` ends
+as its command does; 75 others have the lock; 70 the lock was lost and the command was stopped; 126 and 127 it
+could not be started; 128 and a signal's number when that ended it; 141 nobody reads the output any more.
 """
 
 

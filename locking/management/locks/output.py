@@ -85,7 +85,11 @@ def lines_of_trees(trees: Iterable[Node], depth: int = 0) -> Iterator[str]:
 def _line_of(node: Node) -> str:
     if node.again:
         return f"{node.who} (the circle closes here)"
-    what = f" waits {seconds(node.waiter.waited)} for {cut(node.waiter.name, LONGEST_NAME)}" if node.waiter else ""
+    what = (
+        f" waits {seconds(node.waiter.waited)} for {cut(node.waiter.name, LONGEST_NAME)}"
+        if node.waiter
+        else ""
+    )
     blocks = f" blocks {node.blocked} for {seconds(node.longest)}" if node.behind else ""
     names = "" if node.waiter or not node.holds else f" with {cut(node.name, LONGEST_NAME)}"
     where = "".join(f", {part}" for part in (node.doing, node.site) if part)

@@ -10,7 +10,6 @@ import pytest
 from django.db import ProgrammingError, connection
 
 from locking import BackendUnavailable, get_lock, get_read_lock, get_semaphore, get_write_lock
-from locking.inspection.waiting import wait_trees
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.core.waits import WAITS
@@ -28,6 +27,7 @@ from locking.inspection.held import (
     waiters,
     waits_for,
 )
+from locking.inspection.waiting import wait_trees
 from locking.models import Fence, LockEvent
 from locking.testing import override_locks
 from tests.backends import BACKENDS
@@ -335,7 +335,7 @@ def test_a_page_that_lacks_a_backend_is_not_complete(backend_down):
     """What isn't known isn't said to be nothing."""
     page = held_locks("down")
     assert (page.rows, page.complete, page.as_dict()["complete"]) == ([], False, False)
-    found, problems = known_waiters()
+    _, problems = known_waiters()
     assert [problem.backend for problem in problems if not problem.unsupported] == ["down"]
 
 

@@ -89,8 +89,11 @@ export class Lecture {
     if (["broken", "fixed"].includes(this.slide)) {
       this.stage.stopAt(isStill() ? this.stage.end : 0);
       if (!isStill()) this.stage.toggle();
-    } else if (this.slide === "why" && left.race) this.stage.stopAt(left.moments[0]?.ms ?? this.stage.end);
-    else this.stage.stopAt(this.stage.end);
+    } else if (this.slide === "why" && left.race) {
+      const [first] = left.moments;
+      this.stage.stopAt(first?.ms ?? this.stage.end);
+      byId("guessed").textContent = first?.text ?? "";
+    } else this.stage.stopAt(this.stage.end);
   }
 
   #notes() {

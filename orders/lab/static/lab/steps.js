@@ -44,6 +44,15 @@ export function listen(chosen, fix) {
   // A session whose visitor has gone would block others until it notices.
   addEventListener("pagehide", () => { if (current && !over) say(current, "stop").catch(() => {}); });
   showSolved();
+  openPuzzle(new URLSearchParams(location.search).get("puzzle"));
+}
+
+/** Begin the puzzle that a link names by its number. */
+function openPuzzle(number) {
+  const button = document.querySelectorAll("[data-puzzle]")[number - 1];
+  if (!button) return;
+  byId("steps").scrollIntoView();
+  button.click();
 }
 
 /** Begin a session; `again` are the presses that lead it to where an earlier one was. */
