@@ -390,6 +390,8 @@ def test_a_lecture_is_led_by_space_and_arrows_alone(open_page):
     expect(page.locator("#right .mug").last).to_be_in_viewport(ratio=1)
     shot(page, "lecture-4")
     page.keyboard.press("ArrowRight")
+    for side in ("#left", "#right"):
+        expect(page.locator(f"{side} .swim svg")).to_be_in_viewport(ratio=1)
     shot(page, "lecture-5")
     page.keyboard.press("ArrowLeft")
     expect(slide(page)).to_have_text("4/6 · The fix")

@@ -15,7 +15,7 @@ export const SIGNS = { sold: "✓", victim: "✗", refused: "–", error: "!" };
 export function drawLanes(place, race, { end, moments, label, onPick }) {
   const width = place.clientWidth;
   if (!width) return () => {}; // not on this slide
-  const row = document.documentElement.matches(".present") ? 9 : race.buyers.length > 20 ? 13 : 16; // a projector has 720 px
+  const row = document.documentElement.matches(".present") ? 8 : race.buyers.length > 20 ? 13 : 16; // a projector has 720 px
   const height = TOP + race.buyers.length * row + FOOT;
   const x = scale(end, width);
   const y = (at) => TOP + at * row + row / 2;
