@@ -611,9 +611,11 @@ class FakeSessions:
     def state(self, run):
         """Return a session's state: A has made its steps, B has not begun."""
         marks = list(self.STEPS[: self.said.count((run, "A"))])
-        lane = {"state": "parked", "answer": "", "problem": "", "blocked": None}
+        locks = {"has": [], "wants": [], "victim": None}
+        lane = {"state": "parked", "answer": "", "problem": "", "blocked": None, **locks}
         lanes = {"A": {**lane, "marks": marks}, "B": {**lane, "marks": []}}
-        return {"type": "steps", "initial": 1, "left": 1, "sold": 0, "lanes": lanes}
+        products = [{"sku": "mug", "left": 1, "lock": None}]
+        return {"type": "steps", "initial": 1, "left": 1, "sold": 0, "products": products, "lanes": lanes}
 
 
 def test_undo_is_not_taken_by_the_session_before(open_lab):

@@ -80,8 +80,12 @@ function counts(buyer, at) {
   return next === "committed" || (buyer.answer === "sold" && next === undefined);
 }
 
+// Of a buyer who was refused in the end no decision is drawn either.
 function spans(buyer) {
-  const kindOf = (mark, at) => (PIECES[mark] === "write" && !counts(buyer, mark === "written" ? at : at - 1) ? "void" : PIECES[mark] ?? "way");
+  const kindOf = (mark, at) => {
+    if (PIECES[mark] === "write") return counts(buyer, mark === "written" ? at : at - 1) ? "write" : "void";
+    return mark === "decided" && buyer.answer === "refused" ? "held" : PIECES[mark] ?? "way";
+  };
   const stops = [["way", buyer.from], ...buyer.marks.map(([mark, ms], at) => [kindOf(mark, at), ms]), ["", buyer.to]];
   return stops.slice(0, -1).map(([kind, from], at) => [kind, from, stops[at + 1][1]]);
 }
