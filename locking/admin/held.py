@@ -24,17 +24,18 @@ from locking.admin.held_rows import (
     MOST_AT_ONCE,
     HeldChangeList,
     Rows,
+    as_row,
     find_row,
     page_of,
 )
-from locking.admin.waiting import wait_trees
 from locking.core.handler import locks
 from locking.core.kinds import LABELS as KIND_NAMES
 from locking.exceptions import BackendError, LockNotSupported
 from locking.inspection.admin_actions import Result, extend_held, force_release
 from locking.inspection.heartbeat import acquired_by_minute, figures
-from locking.inspection.held import waiters
+from locking.inspection.held import known_waiters
 from locking.inspection.stats import Stats
+from locking.inspection.waiting import wait_trees
 from locking.keys.names import MAX_TTL
 from locking.models import HeldLock, LockEvent
 from locking.utils.databases import storable
@@ -141,8 +142,15 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         """Show who waits for whom, across processes."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        trees = wait_trees(waiters())
-        return self._render(request, "waiting", title=gettext("Who waits for whom"), trees=trees)
+        found, problems = known_waiters()
+        return self._render(
+            request,
+            "waiting",
+            title=gettext("Who waits for whom"),
+            trees=[(node, [as_row(hold) for hold in node.holds]) for node in wait_trees(found)],
+            problems=problems,
+            may_release=self.has_release_permission(request),
+        )
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> HeldLock | None:
         try:

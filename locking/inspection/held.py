@@ -193,14 +193,19 @@ class Page:
         rows: the holds.
         total: how many there are in all, as far as they were looked at; without filters an estimate, for what
             ended by itself is counted until it is met.
-        complete: False when a search ended before it had looked at everything.
+        searched_all: False when a search ended before it had looked at everything.
         problems: the backends that couldn't tell.
     """
 
     rows: list[HeldLock]
     total: int
-    complete: bool = True
+    searched_all: bool = True
     problems: list[Problem] = dataclasses.field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every hold that matches is known."""
+        return self.searched_all and not self.problems
 
     def as_dict(self) -> dict[str, Any]:
         """Return the page as plain values, for JSON."""
@@ -364,15 +369,35 @@ def _count_old(backend: BaseLockBackend, wanted: Filter, least: int, most: int) 
     return least
 
 
-def _searched(backends: Iterable[BaseLockBackend], wanted: Filter, offset: int, limit: int) -> Page:
+def _searched(backends: Sequence[BaseLockBackend], wanted: Filter, offset: int, limit: int) -> Page:
     """Look at row after row of all backends, the oldest first."""
     problems: list[Problem] = []
     streams = [_stream(backend, wanted, problems) for backend in backends]
     merged = heapq.merge(*streams, key=_age)
     looked_at = list(islice(merged, MOST_SEARCHED + 1))
     matching = [hold for hold in looked_at[:MOST_SEARCHED] if wanted.matches(hold)]
-    complete = len(looked_at) <= MOST_SEARCHED
-    return Page(matching[offset : offset + limit], len(matching), complete, problems)
+    if (searched_all := len(looked_at) <= MOST_SEARCHED) is False:
+        matching = [*_named_exactly(backends, wanted, matching), *matching]
+    return Page(matching[offset : offset + limit], len(matching), searched_all, problems)
+
+
+def _named_exactly(
+    backends: Iterable[BaseLockBackend], wanted: Filter, found: Sequence[HeldLock]
+) -> list[HeldLock]:
+    """Return the holds of the very name that is searched, which lie beyond the rows that were looked at."""
+    known = {(hold.backend, hold.key, hold.owner) for hold in found}
+    holds: list[HeldLock] = []
+    for backend in backends:
+        with suppress(LockError, ValueError):  # a text that no name can be, or a backend that can't tell
+            key = backend.key(check_name(wanted.search))
+            holds += _joined(backend, list(backend.held_as(key)))
+    return [
+        hold
+        for hold in holds
+        if (hold.backend, hold.key, hold.owner) not in known
+        and hold.name.startswith(wanted.prefix)
+        and wanted.matches(hold)
+    ]
 
 
 def _stream(backend: BaseLockBackend, wanted: Filter, problems: list[Problem]) -> Iterator[HeldLock]:
@@ -409,7 +434,7 @@ def holds_of(name: str, *, backend: str = DEFAULT_ALIAS) -> list[HeldLock]:
     """
     engine = locks[backend]
     key = engine.key(check_name(name))
-    return _joined(engine, list(engine.held_as(key)))
+    return _with_waiters(_joined(engine, list(engine.held_as(key))))
 
 
 def find_hold(backend: str, key: str, owner: str, kind: str = "lock") -> HeldLock | None:
@@ -476,17 +501,29 @@ Waiting = dict[tuple[str, str], tuple[Waiter, ...]]
 
 def waiters() -> list[Waiter]:
     """Return who waits, on all backends whose processes can tell, the longest waiting first."""
-    return _waiters_on(locks.all())
+    return known_waiters()[0]
 
 
-def _waiters_on(backends: Iterable[BaseLockBackend]) -> list[Waiter]:
-    """Return the waiters that processes name; those of a process that has fallen silent are left out."""
+def known_waiters() -> tuple[list[Waiter], list[Problem]]:
+    """Return who waits, the longest waiting first, and the backends that couldn't tell."""
+    problems: list[Problem] = []
+    return _waiters_on(locks.all(), problems), problems
+
+
+def _waiters_on(backends: Iterable[BaseLockBackend], problems: list[Problem] | None = None) -> list[Waiter]:
+    """Return the waiters that processes name; those of a process that has fallen silent are left out.
+
+    A backend that can't tell is added to `problems`: the rows are worth showing without.
+    """
     found: dict[str, Waiter] = {}
     for backend in backends:
-        with suppress(LockError):  # the rows are worth showing without
+        try:
             for presence in backend.processes().values():
                 if (silent := presence.silent or 0.0) <= SILENT:
                     found |= {each.id: each for each in waiters_of(read(presence), silent)}
+        except LockError as error:
+            if problems is not None:
+                problems.append(_problem(backend, error))
     return sorted(found.values(), key=lambda each: -each.waited)
 
 

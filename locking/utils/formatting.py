@@ -28,9 +28,21 @@ def visible(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text as a list shows it: visible, and no longer than `LONGEST_NAME`."""
-    seen = visible(text)
-    return seen if len(seen) <= LONGEST_NAME else f"{seen[: LONGEST_NAME - 1]}…"
+    """Return a text as a list shows it: visible, and cut in the middle to `LONGEST_NAME`."""
+    return cut(visible(text), LONGEST_NAME)
+
+
+def cut(text: str, most: int) -> str:
+    """Return a text of at most so many characters: what tells names apart is often at their end.
+
+    Example:
+        >>> cut("order:2026-11-26:42", 11)
+        'order…26:42'
+    """
+    if len(text) <= most:
+        return text
+    end = (most - 1) // 2
+    return f"{text[: most - 1 - end]}…{text[len(text) - end :]}"
 
 
 def duration(seconds: float | None) -> str:

@@ -4,7 +4,8 @@ Every strategy calls `checkpoint` between its small steps. Outside the lab no ho
 checkpoint costs one look-up. The names, in the order of their use:
 
     waiting    about to wait for a lock
-    locked     the lock is held
+    locked     the lock is held (facts: its fencing token and its ttl, where the strategy relies on them)
+    fenced     the fence in the database has let the holder pass
     read       the stock was read
     decided    there is enough of it (a refused buyer never comes here)
     written    the new stock was written, not committed yet
@@ -14,8 +15,9 @@ checkpoint costs one look-up. The names, in the order of their use:
 
 A sound strategy commits before it unlocks. `early_release` has the last two the other way round.
 
-Two names stand outside this order: `second_line`, where the database refused what the lock should have
-prevented, and `deadlocked`, where one of the buyers that waited for each other was made to give up.
+Four names are outside this order: `second_line`, where the database refused what the lock should have
+prevented, `stale_token`, where the fence refused an overtaken holder, `lost`, where a holder noticed the end
+of its lease, and `deadlocked`, where one of the buyers that waited for each other was made to give up.
 """
 
 from __future__ import annotations

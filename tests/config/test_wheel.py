@@ -17,9 +17,8 @@ SECRET_KEY = "only for this test"
 DEBUG = True  # the memory backend is warned of otherwise
 INSTALLED_APPS = ["locking"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
-CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "%s"}}
 LOCKING = {
-    "default": {"BACKEND": "locking.backends.redis.RedisBackend", "CACHE": "default"},
+    "default": {"BACKEND": "locking.backends.redis.RedisBackend", "LOCATION": "%s"},
     "memory": {"BACKEND": "locking.backends.memory.MemoryBackend"},
 }
 """

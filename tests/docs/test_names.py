@@ -401,7 +401,7 @@ def test_the_options_of_a_command(page: Path, line: str, text: str) -> None:
     parser = parser_of(words[0])
     parser = verbs_of(parser)[words[1]] if verbs_of(parser) else parser
     shown = {option.split()[0] for row in rows(text) for option in coded(row[0])}
-    if words[1:2] in (["watch"], ["release"]):
+    if words[1:2] in (["watch"], ["top"], ["release"]):
         shown |= options_of(verbs_of(parser_of("locks"))["list"]) - DJANGO_S  # the filters
     assert shown == options_of(parser) - DJANGO_S
 

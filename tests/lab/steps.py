@@ -13,11 +13,11 @@ STEPS = {
             "etcd_lock",
             "redlock",
             "database_lock",
-            "fenced_lock",
             "segmented_locks",
         ],
         "waiting locked read decided written recorded committed unlocked",
     ),
+    "fenced_lock": "waiting locked fenced read decided written recorded committed unlocked",
     **dict.fromkeys(
         ["local_lock", "redis_spin_lock"], "locked read decided written recorded committed unlocked"
     ),

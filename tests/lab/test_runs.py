@@ -24,7 +24,7 @@ from locking.inspection.held import holds_of
 from locking.testing.contract.base import counted_waiters
 from orders.lab import redis_store
 from orders.lab.models import LabEvent, LabRun, Order, Product
-from orders.lab.pages import supervisor
+from orders.lab.pages import limits, supervisor
 from orders.lab.race import private_redis
 from orders.lab.race.fault_injection import claim, once_a_round
 from orders.lab.race.messages import Fault, Round
@@ -248,9 +248,25 @@ def test_a_run_ends_when_its_web_server_is_gone():
 def test_a_holder_that_stands_still_oversells_without_a_fence_and_not_with_one():
     """Its process is stopped for longer than its lease: the fence refuses it, a plain lease doesn't."""
     crowd = {"buyers": 12, "stock": 4, "fault": "pause"}
-    assert race(strategy="expired_lease", **crowd)["shown_broken"]
+    broken = race(strategy="expired_lease", **crowd)
+    assert (broken["sold"], broken["oversold"]) == (5, 1)
     fenced = race(strategy="fenced_lock", **crowd)
-    assert (fenced["sold"], fenced["unaccounted"]) == (4, 0)
+    assert (fenced["sold"], fenced["unaccounted"], fenced["exact"]) == (4, 0, True)
+
+
+def test_others_sell_while_a_fenced_holder_stands_still_and_its_return_is_refused():
+    """It is stopped between lock and fence: its lease ends, the next token sells, its own is refused."""
+    fenced = race(strategy="fenced_lock", buyers=12, stock=4, fault="pause")
+    victim = fenced["buyers"][-1]
+    steps = [mark[0] for mark in victim["marks"]]
+    assert steps[:3] == ["waiting", "locked", "stale_token"]
+    (_, locked, _, _, lease), (_, refused, *_) = victim["marks"][1:3]
+    assert lease["token"] == 1
+    assert lease["ends"] - locked == pytest.approx(limits.PAUSED_LEASE * 1000, abs=1)
+    assert refused - locked >= limits.PAUSE * 1000
+    sales = [buyer["to"] for buyer in fenced["buyers"] if buyer["answer"] == "sold"]
+    assert len(sales) == 4
+    assert all(lease["ends"] <= sale < refused for sale in sales)
 
 
 @pytest.mark.skipif(program() is None, reason="apt-get install redis-server")
@@ -270,7 +286,7 @@ def test_who_has_killed_redis_goes_on_when_it_is_back(settings, monkeypatch):
     try:
         with PrivateRedis() as server:
             settings.REDIS_URL = server.url
-            once_a_round(round_, Fault(kill=server.pidfile))
+            once_a_round(round_, Fault(kill=server.pidfile), 1)
             assert redis_store.client().ping()
     finally:
         claim(round_.sku).unlink(missing_ok=True)
@@ -285,7 +301,7 @@ def test_redis_is_killed_in_each_round(settings):
             settings.REDIS_URL = server.url
             pids = [server.pidfile.read_text()]
             for round_ in rounds:
-                once_a_round(round_, Fault(kill=server.pidfile))
+                once_a_round(round_, Fault(kill=server.pidfile), 1)
                 pids.append(server.pidfile.read_text())
         assert len(set(pids)) == 3
     finally:

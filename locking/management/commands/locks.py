@@ -18,17 +18,18 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 from locking.core.handler import DEFAULT_ALIAS, InvalidLockBackend
 from locking.exceptions import BackendError, LockError
 from locking.inspection.admin_actions import force_release
-from locking.inspection.held import KINDS, STATES, HeldLock, Page, Problem, held_locks
+from locking.inspection.held import KINDS, STATES, HeldLock, Page, Problem, held_locks, known_waiters
+from locking.inspection.waiting import wait_trees
 from locking.keys.names import UNSET, check_wait
 from locking.management.locks import doctor, listing, output, running
 
 NO, BAD_INPUT, NO_READER = 1, 2, 141  # the last as shells report SIGPIPE
 
 EPILOG: Final = """
-Exit status: 0 done; 1 there was nothing to show, not everything was released, or the doctor found an error; 2
-the command line is invalid; 69 a backend doesn't answer; 130 stopped by Ctrl-C. `run` ends as its command
-does; 75 others have the lock; 70 the lock was lost and the command was stopped; 126 and 127 it could not be
-started; 128 and a signal's number when that ended it; 141 nobody reads the output any more.
+Exit status: 0 done; 1 there was nothing to show, not everything could be looked at or released, or the doctor
+found an error; 2 the command line is invalid; 69 a backend doesn't answer; 130 stopped by Ctrl-C. `run` ends
+as its command does; 75 others have the lock; 70 the lock was lost and the command was stopped; 126 and 127 it
+could not be started; 128 and a signal's number when that ended it; 141 nobody reads the output any more.
 """
 
 
@@ -46,6 +47,8 @@ class Command(BaseCommand):
         self._add_release(self._verb(verbs, "release", "break the hold of a lock, or of many"))
         self._add_watch(self._verb(verbs, "watch", "the list, drawn anew every two seconds"))
         self._add_run(self._verb(verbs, "run", "run a command while holding a lock"))
+        self._add_watch(self._verb(verbs, "top", "the locks with most waiters, drawn anew every two seconds"))
+        self._verb(verbs, "waiting", "who waits for whom, the one that blocks most first")
         self._verb(verbs, "doctor", "examine settings, servers and databases")
 
     def _verb(self, verbs: Any, name: str, text: str) -> CommandParser:
@@ -167,13 +170,36 @@ class Command(BaseCommand):
         """What the table doesn't show goes to stderr: a pipe gets rows only."""
         about = "" if page.complete else "at least "
         self.stderr.write(f"{len(page.rows)} of {about}{page.total} held", self.style.NOTICE)
+        if not page.searched_all:
+            self.stderr.write("looked at the oldest 5,000; give --prefix, or --search the exact name")
         for problem in page.problems:
             self.stderr.write(f"backend {problem.backend}: {problem.message}")
 
     def _do_watch(self, options: dict[str, Any]) -> int:
+        return self._watch(options, "age")
+
+    def _do_top(self, options: dict[str, Any]) -> int:
+        return self._watch(options, "waiters")
+
+    def _do_waiting(self, options: dict[str, Any]) -> int:
+        found, problems = known_waiters()
+        if alias := options["backend"]:
+            found = [each for each in found if each.backend == alias]
+        if options["json"]:
+            shown = {"waiters": [asdict(each) for each in found], "complete": not problems}
+            self._print_json({**shown, "problems": [asdict(problem) for problem in problems]})
+        else:
+            for line in output.lines_of_trees(wait_trees(found)):
+                self.stdout.write(line)
+            self.stderr.write(f"{len(found)}{' at least' if problems else ''} wait", self.style.NOTICE)
+            for problem in problems:
+                self.stderr.write(f"backend {problem.backend}: {problem.message}")
+        return running.UNAVAILABLE if any(not problem.unsupported for problem in problems) else 0
+
+    def _watch(self, options: dict[str, Any], order: str) -> int:
         with output.screen(self._out) as draw:
             for number in count(1):
-                page = held_locks(**_filters(options))
+                page = held_locks(**_filters(options), order=order)
                 self._print_page(page, options, draw, page.problems)
                 if options["times"] is not None and number >= options["times"]:
                     break
@@ -306,8 +332,12 @@ def _command(options: dict[str, Any]) -> list[str]:
 
 
 def _status_of(page: Page) -> int:
-    """A backend that doesn't answer is a failure; one that can't list is not."""
-    return running.UNAVAILABLE if any(not problem.unsupported for problem in page.problems) else 0
+    """A backend that doesn't answer is a failure, and so is a search that ended early; one that can't list
+    is neither.
+    """
+    if any(not problem.unsupported for problem in page.problems):
+        return running.UNAVAILABLE
+    return 0 if page.searched_all else NO
 
 
 def _seconds(text: str) -> float:

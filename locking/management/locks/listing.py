@@ -124,6 +124,9 @@ def lines_of_hold(hold: HeldLock) -> Iterator[str]:
     for what, value in fields.items():
         if value is not None:
             yield f"{what:<9} {value}"
+    for each in hold.waiting:
+        where = "".join(f", {part}" for part in (each.doing, each.site) if part)
+        yield f"waits     {each.who} for {seconds(each.waited)}{where}"
 
 
 def _moment(at: datetime) -> str:

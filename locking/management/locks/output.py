@@ -10,6 +10,8 @@ from operator import attrgetter
 from typing import Any, Final, TextIO
 
 from locking.inspection.held import HeldLock, Problem
+from locking.inspection.waiting import Node
+from locking.utils.formatting import LONGEST_NAME, cut
 
 try:
     from rich.console import Console
@@ -60,17 +62,38 @@ COLUMNS: Final[dict[str, Callable[[HeldLock], str]]] = {
     "HOLDER": attrgetter("holder"),
     "HELD": lambda hold: seconds(hold.held_for),
     "LEFT": lambda hold: seconds(hold.remaining, missing="no end"),
-    "WAITERS": lambda hold: "-" if hold.waiters is None else str(hold.waiters),
+    "WAITERS": lambda hold: str(hold.waiter_count) if hold.waiting or hold.waiters is not None else "-",
     "TOKEN": lambda hold: str(hold.token or "-"),
 }
 
 
 def cells_of(holds: Iterable[HeldLock], problems: Iterable[Problem] = ()) -> Cells:
     """Return holds as a table, and below them the backends whose holds are not known."""
-    rows: list[Row] = [[cell(hold) for cell in COLUMNS.values()] for hold in holds]
+    rows: list[Row] = [[cut(cell(hold), LONGEST_NAME) for cell in COLUMNS.values()] for hold in holds]
     rest = [""] * (len(COLUMNS) - 4)
     rows += [["unknown", each.message, "", each.backend, *rest] for each in problems]
     return list(COLUMNS), rows
+
+
+def lines_of_trees(trees: Iterable[Node], depth: int = 0) -> Iterator[str]:
+    """Yield who waits for whom, each waiter indented below the one that it waits for."""
+    for node in trees:
+        yield printable("  " * depth + _line_of(node))
+        yield from lines_of_trees(node.behind, depth + 1)
+
+
+def _line_of(node: Node) -> str:
+    if node.again:
+        return f"{node.who} (the circle closes here)"
+    what = (
+        f" waits {seconds(node.waiter.waited)} for {cut(node.waiter.name, LONGEST_NAME)}"
+        if node.waiter
+        else ""
+    )
+    blocks = f" blocks {node.blocked} for {seconds(node.longest)}" if node.behind else ""
+    names = "" if node.waiter or not node.holds else f" with {cut(node.name, LONGEST_NAME)}"
+    where = "".join(f", {part}" for part in (node.doing, node.site) if part)
+    return f"{node.who}{' DEADLOCK' if node.deadlocked else ''}{what}{blocks}{names}{where}"
 
 
 def dumps(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -11,7 +11,7 @@ from django.utils.translation import override
 from orders.lab.pages.journal import Journal
 from orders.lab.race.audit import Sample
 from orders.lab.race.evidence import explain_fault, explain_order
-from orders.lab.race.messages import Outcome
+from orders.lab.race.messages import Mark, Outcome
 from orders.lab.race.plan import Variant
 from orders.lab.race.result import Result
 
@@ -48,12 +48,13 @@ class EventReporter:
 def result_data(result: Result) -> dict[str, Any]:
     """A race as the page draws it: figures, evidence in each language, every buyer's marks, the stock."""
     begin = min((o.started for o in result.outcomes if o.started), default=0.0)
+    tokens = _numbered(result.outcomes)
     figures = result.as_dict()
     return {
         **{name: figures[name] for name in FIGURES},
         "evidence": _evidence(result),
         "waits": sum(_wait(outcome) > 0.001 for outcome in result.outcomes),
-        "buyers": [_buyer(outcome, begin) for outcome in result.outcomes],
+        "buyers": [_buyer(outcome, begin, tokens) for outcome in result.outcomes],
         "stock": _stock(result, begin),
     }
 
@@ -73,7 +74,13 @@ def _wait(outcome: Outcome) -> float:
     return max((after.at - mark.at for mark, after in steps if mark.name == "waiting"), default=0.0)
 
 
-def _buyer(outcome: Outcome, begin: float) -> dict[str, Any]:
+def _numbered(outcomes: Sequence[Outcome]) -> dict[int, int]:
+    """Number the fencing tokens of a race from 1, in their order: in full they have sixteen digits."""
+    tokens = {mark.token for outcome in outcomes for mark in outcome.trace if mark.token}
+    return {token: number for number, token in enumerate(sorted(tokens), 1)}
+
+
+def _buyer(outcome: Outcome, begin: float, tokens: Mapping[int, int]) -> dict[str, Any]:
     return {
         "number": outcome.buyer,
         "answer": outcome.answer,
@@ -81,8 +88,15 @@ def _buyer(outcome: Outcome, begin: float) -> dict[str, Any]:
         "retries": outcome.retries,
         "from": _ms(outcome.started, begin),
         "to": _ms(outcome.ended, begin),
-        "marks": [[m.name, _ms(m.at, begin), m.on_hand, m.line] for m in outcome.trace],
+        "marks": [_mark(mark, begin, tokens) for mark in outcome.trace],
     }
+
+
+def _mark(mark: Mark, begin: float, tokens: Mapping[int, int]) -> list[Any]:
+    shown: list[Any] = [mark.name, _ms(mark.at, begin), mark.on_hand, mark.line]
+    if mark.ttl is None:
+        return shown
+    return [*shown, {"token": tokens.get(mark.token or 0), "ends": _ms(mark.at + mark.ttl, begin)}]
 
 
 def _stock(result: Result, begin: float) -> dict[str, list[float]]:

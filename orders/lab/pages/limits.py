@@ -29,6 +29,12 @@ STEP_SESSIONS = 3
 PATIENCE = 8.0
 """Seconds that a buyer of the lab goes on trying while the shop is busy."""
 
+PAUSE = 1.5
+"""Seconds for which the process of a holder that stands still is stopped, …"""
+
+PAUSED_LEASE = 0.5
+"""… and the lease of its lock."""
+
 TRIES = 3
 """Races that a broken strategy gets to show its fault."""
 

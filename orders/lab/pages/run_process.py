@@ -25,8 +25,6 @@ from orders.lab.race.plan import Plan, choose, present
 from orders.lab.race.private_redis import PrivateRedis
 from orders.lab.strategies import STRATEGIES, Strategy
 
-PAUSE = 1.5
-PAUSED_LEASE = 0.5
 REST = 1.0
 LOOK_EVERY = 0.04
 
@@ -84,9 +82,13 @@ def _short_lease(plan: Plan) -> Iterator[Plan]:
 
 @contextmanager
 def _pause(plan: Plan) -> Iterator[Plan]:
-    """A process stands still three times as long as a lease, while one of its buyers is about to write."""
-    _change_locks(TTL=PAUSED_LEASE)
-    yield replace(plan, lease=PAUSED_LEASE, fault=Fault(stand_still=PAUSE))
+    """The process of the last buyer is stopped for three times as long as its lease.
+
+    It has a process of its own and comes first: the others then wait for this lease and nothing else.
+    """
+    _change_locks(TTL=limits.PAUSED_LEASE)
+    fault = Fault(stand_still=limits.PAUSE, victim=plan.buyers)
+    yield replace(plan, processes=max(2, plan.processes), lease=limits.PAUSED_LEASE, fault=fault)
 
 
 @contextmanager
@@ -95,7 +97,7 @@ def _redis(plan: Plan) -> Iterator[Plan]:
     with PrivateRedis() as redis:
         settings.REDIS_URL = redis.url
         settings.CACHES = {"default": settings.CACHES["default"] | {"LOCATION": redis.url}}
-        yield replace(plan, lease=PAUSED_LEASE, fault=Fault(kill=redis.pidfile, rest=REST), tries=1)
+        yield replace(plan, lease=limits.PAUSED_LEASE, fault=Fault(kill=redis.pidfile, rest=REST), tries=1)
 
 
 FAULTS = {"none": _none, "lease": _short_lease, "pause": _pause, "redis": _redis}

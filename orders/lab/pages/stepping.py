@@ -34,6 +34,10 @@ class Lane:
     problem: str = ""
     backend: int | None = None
     marks: list[tuple[str, int | None, int | None]] = field(default_factory=list)
+    lock_names: dict[str, str] = field(default_factory=dict)  # of all it came to, by the SKU
+    has: list[str] = field(default_factory=list)  # the SKUs whose locks it has, or waits for
+    wants: list[str] = field(default_factory=list)
+    victim: dict[str, list[str]] | None = None  # what it had and wanted when it was made to give up
     _turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     _stop: threading.Event = field(default_factory=threading.Event)
 
@@ -93,6 +97,7 @@ class Lane:
             self.answer, self.problem = "error", describe(error)
         finally:
             connection.close()
+            self.has, self.wants = [], []
             self.state = "done"
 
     def _buy(self) -> None:
@@ -104,13 +109,27 @@ class Lane:
                 self.answer = "refused"
             except Busy as busy:
                 self.problem = str(busy)
+                self.has, self.wants = [], []
                 self.marks.append(("busy", None, None))
                 self._park()
 
     def _at_checkpoint(self, name: str, /, **facts: object) -> None:
+        self._note_locks(name, facts.get("locks"))
         self.marks.append((name, seen(facts, self.watched), line_in(self._file)))
         # Not at "locked": a primitive lock has no expiry yet, and a buyer who gave up would hold it for ever.
         self._park(may_leave=name != "locked")
+
+    def _note_locks(self, name: str, locks: object) -> None:
+        if isinstance(locks, dict):
+            self.lock_names.update(locks)
+        if name == "deadlocked":
+            self.victim = {"has": self.has, "wants": self.wants}
+        if name == "waiting" and isinstance(locks, dict):
+            self.wants, self.victim = list(locks), None
+        elif name == "locked" and isinstance(locks, dict):
+            self.has, self.wants = [*self.has, *locks], []
+        elif name in ("deadlocked", "committed"):
+            self.has, self.wants = [], []
 
     def _park(self, *, may_leave: bool = True) -> None:
         if not self._stop.is_set():
@@ -132,7 +151,7 @@ class Session:
     """
 
     def __init__(self, skus: Sequence[str], strategy: str) -> None:
-        self._sku = skus[0]
+        self._skus, self._sku = tuple(skus), skus[0]
         self._initial = look(self._sku).left
         baskets = {"A": tuple(reversed(skus)), "B": tuple(skus)}
         self._lanes = {name: Lane(name, basket, self._sku, strategy) for name, basket in baskets.items()}
@@ -167,8 +186,14 @@ class Session:
             "initial": self._initial,
             "left": committed.left,
             "sold": committed.sold,
+            "products": [self._product(sku) for sku in self._skus],
             "lanes": {name: self._lane(lane, states[name]) for name, lane in self._lanes.items()},
         }
+
+    def _product(self, sku: str) -> dict[str, Any]:
+        """A product's stock, and the name of its lock once a buyer has come to it."""
+        names = [lane.lock_names[sku] for lane in self._lanes.values() if sku in lane.lock_names]
+        return {"sku": sku, "left": look(sku).left, "lock": next(iter(names), None)}
 
     def _lane(self, lane: Lane, state: str) -> dict[str, Any]:
         return {
@@ -177,6 +202,9 @@ class Session:
             "problem": lane.problem,
             "marks": [list(mark) for mark in lane.marks],
             "blocked": self._blocked(lane) if state == "running" else None,
+            "has": list(lane.has),
+            "wants": list(lane.wants),
+            "victim": lane.victim,
         }
 
     def _blocked(self, lane: Lane) -> dict[str, str] | None:

@@ -19,7 +19,15 @@ from django.views.decorators.http import require_POST, require_safe
 from locking import BackendUnavailable, LockNotAcquired
 from orders.lab.models import LabEvent, LabRun
 from orders.lab.pages import supervisor
-from orders.lab.pages.limits import ALL_SECONDS, CommandForm, RaceForm, StepsForm, problems_of
+from orders.lab.pages.limits import (
+    ALL_SECONDS,
+    PAUSE,
+    PAUSED_LEASE,
+    CommandForm,
+    RaceForm,
+    StepsForm,
+    problems_of,
+)
 from orders.lab.pages.qr import qr_code
 from orders.lab.pages.sources import source
 from orders.lab.pages.texts import grouped, puzzles, strategies
@@ -83,6 +91,8 @@ def lab_page(request: HttpRequest) -> HttpResponse:
         "puzzles": puzzles(),
         **_lecture(request),
         "redis_server": bool(program()),
+        "pause": PAUSE,
+        "lease": PAUSED_LEASE,
         "refused": problems_of(given) if wanted else [],
     }
     return page(request, "lab/lab.html", context)

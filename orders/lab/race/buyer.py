@@ -15,10 +15,10 @@ from django.db import connection
 from locking import BackendUnavailable
 from orders.lab.cart import Busy, Cart, SoldOut
 from orders.lab.checkpoints import installed
-from orders.lab.race.fault_injection import once_a_round
+from orders.lab.race.fault_injection import comes_after, once_a_round
 from orders.lab.race.messages import Answer, Mark, Outcome, Round
 from orders.lab.race.source_lines import line_in, strategy_file
-from orders.lab.strategies import get_strategy
+from orders.lab.strategies import STRATEGIES, get_strategy
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.25
 
@@ -44,6 +44,7 @@ class Buyer:
     def buy(self, start_at: float) -> Outcome:
         """Wait for the start, then buy until there is an answer; never raises."""
         self.stop.wait(max(0.0, start_at - time.monotonic()))
+        comes_after(self.round_, self.number, self.stop)
         started = time.monotonic()
         try:
             with installed(self._at_checkpoint), connection.execute_wrapper(self._count_query):
@@ -101,13 +102,14 @@ class Buyer:
 
     def _at_checkpoint(self, name: str, /, **facts: object) -> None:
         now = time.monotonic()
-        self.trace.append(Mark(name, now, seen(facts, self.round_.sku), line_in(self._file)))
+        lease = {fact: facts.get(fact) for fact in ("token", "ttl")}
+        self.trace.append(Mark(name, now, seen(facts, self.round_.sku), line_in(self._file), **lease))  # type: ignore[arg-type]
         # Not at "locked": a primitive lock has no expiry yet, and a buyer who gave up would hold it for ever.
         if name != "locked":
             self._give_up_if_stopped()
+        if self.round_.fault and name == STRATEGIES[self.round_.strategy].late_at:
+            once_a_round(self.round_, self.round_.fault, self.number)
         if name == "decided":
-            if self.round_.fault:
-                once_a_round(self.round_, self.round_.fault)
             # The rest comes after the decision, so that those who are refused don't rest.
             self.stop.wait(self.round_.gap)
             self._give_up_if_stopped()

@@ -11,7 +11,7 @@ from orders.lab.models import Product
 from orders.lab.race import audit, evidence, lab_products
 from orders.lab.race.fault_injection import claim
 from orders.lab.race.messages import Round
-from orders.lab.race.plan import Plan, Variant, share_out
+from orders.lab.race.plan import Plan, Variant, set_apart, share_out
 from orders.lab.race.result import Result, judge
 from orders.lab.race.worker_pool import WorkerPool
 from orders.lab.strategies import STRATEGIES, Strategy
@@ -90,8 +90,9 @@ class _Track:
         )
 
     def _rounds(self, variant: Variant, product: Product, others: Sequence[Product]) -> list[Round]:
-        hands = share_out(self.plan.buyers, variant.processes, self.plan.processes)
-        fault = self.plan.fault
+        fault, sizes = self.plan.fault, (self.plan.buyers, variant.processes, self.plan.processes)
+        alone = fault is not None and fault.victim
+        hands = set_apart(alone, *sizes) if alone else share_out(*sizes)
         # Who still waits in a circle after that shows nothing more.
         circles = not variant.sound and bool(others)
         round_ = Round(

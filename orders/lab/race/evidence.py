@@ -48,6 +48,13 @@ def explain_order(outcomes: Sequence[Outcome]) -> str:
         return gettext("%(times)s times a buyer was overtaken, noticed it, and read again.") % {
             "times": overtaken
         }
+    refused = sorted({o.buyer for o in outcomes for mark in o.trace if mark.name == "stale_token"})
+    if refused:
+        return ngettext(
+            "%(buyers)s came back after its lease had ended: the database refused its token.",
+            "%(buyers)s came back after their leases had ended: the database refused their tokens.",
+            len(refused),
+        ) % {"buyers": _name(refused)}
     sections = _sections(outcomes)
     if len(sections) < 2 or shared_lock(outcomes):
         return ""

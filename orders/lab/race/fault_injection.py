@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -17,8 +18,19 @@ from orders.lab.redis_store import answering
 BACK_WITHIN = 5.0
 
 
-def once_a_round(round_: Round, fault: Fault) -> None:
-    """Do it once per round: for the first buyer, of all processes, who comes here."""
+def comes_after(round_: Round, buyer: int, stop: threading.Event) -> None:
+    """Keep a buyer waiting until the victim of the fault, if there is one, holds the lock."""
+    if round_.fault is None or round_.fault.victim in (None, buyer):
+        return
+    deadline = time.monotonic() + BACK_WITHIN
+    while not claim(round_.sku).exists() and time.monotonic() < deadline and not stop.is_set():
+        time.sleep(0.002)
+
+
+def once_a_round(round_: Round, fault: Fault, buyer: int) -> None:
+    """Do it once per round: to the victim, or to the first buyer of all processes who comes here."""
+    if fault.victim not in (None, buyer):
+        return
     try:
         claim(round_.sku).touch(exist_ok=False)
     except FileExistsError:

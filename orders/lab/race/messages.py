@@ -33,11 +33,12 @@ class Died:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done on purpose to see a strategy break: once a round, by the first buyer who has decided."""
+    """What is done on purpose to see a strategy break: once per round, at the strategy's `late_at`."""
 
     stand_still: float = 0.0  # seconds for which its whole process is stopped (SIGSTOP, then SIGCONT)
     kill: Path | None = None  # file with the id of a process that is killed: the lab's own Redis
     rest: float = 0.0  # seconds that this buyer alone rests, after that
+    victim: int | None = None  # the buyer to whom it happens, before the others come; None: the first there
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ class Mark:
     at: float  # monotonic seconds
     on_hand: int | None = None
     line: int | None = None
+    token: int | None = None  # fencing token of the lease that was granted here
+    ttl: float | None = None  # seconds of that lease
 
 
 @dataclass(frozen=True)

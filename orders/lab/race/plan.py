@@ -137,6 +137,20 @@ def share_out(buyers: int, processes: int, workers: int) -> tuple[tuple[int, ...
     return (*hands, *(() for _ in range(workers - processes)))
 
 
+def set_apart(victim: int, buyers: int, processes: int, workers: int) -> tuple[tuple[int, ...], ...]:
+    """Deal the buyers as `share_out` does, with one of them alone in the last of the processes.
+
+    Example:
+        >>> set_apart(3, buyers=3, processes=2, workers=2)
+        ((1, 2), (3,))
+    """
+    if processes < 2:
+        return share_out(buyers, processes, workers)
+    hands = share_out(buyers, processes - 1, workers)
+    rest = [tuple(number for number in hand if number != victim) for hand in hands]
+    return (*rest[: processes - 1], (victim,), *rest[processes:])
+
+
 def _variants(strategy: type[Strategy], plan: Plan) -> Iterable[Variant]:
     if strategy.sound_across_processes or not strategy.sound:
         yield Variant(strategy.name, strategy.name, strategy.sound, plan.processes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import ClassVar, Never
 from uuid import UUID
@@ -18,6 +19,7 @@ from django.db import IntegrityError, OperationalError, connection, transaction
 from django.db.models import F
 
 from locking import LockDeadlock, LockError, LockLost, LockNotAcquired, StaleFencingToken, get_lock
+from locking.signals import LockEvent, Observer, observe
 from orders.lab.cart import Busy, Cart, SoldOut, required, shortages
 from orders.lab.checkpoints import checkpoint
 from orders.lab.models import GUARD, Order, OrderItem, Product
@@ -41,6 +43,9 @@ class Strategy(ABC):
 
     race_products: ClassVar[int] = 1
     """Products in the cart of each buyer of the race; some faults need two."""
+
+    late_at: ClassVar[str] = "decided"
+    """The checkpoint at which a fault of the lab makes a holder late."""
 
     wait: ClassVar[float] = 10.0
     """Seconds to wait for a busy stock before the answer is Busy."""
@@ -119,11 +124,13 @@ class Strategy(ABC):
 
     def lock(self, skus: Iterable[str]) -> Products:
         """Read products with their rows locked until the transaction ends."""
-        self.checkpoint("waiting")
+        wanted = list(skus)
+        locks = {sku: f"row {sku}" for sku in wanted}
+        self.checkpoint("waiting", locks=locks)
         # `no_key`: inserting an order item takes FOR KEY SHARE on its product, which FOR UPDATE would block.
-        rows = Product.objects.select_for_update(no_key=True).filter(sku__in=(wanted := list(skus)))
+        rows = Product.objects.select_for_update(no_key=True).filter(sku__in=wanted)
         found = required(wanted, {product.sku: product for product in rows.order_by("pk")})
-        self.checkpoint("locked")
+        self.checkpoint("locked", locks=locks)
         return self._seen(found)
 
     def _seen(self, products: Products) -> Products:
@@ -179,6 +186,7 @@ def busy_when_locked_out() -> Iterator[None]:
             checkpoint("deadlocked")
         raise Busy(str(error), retry_after=error.retry_after or 1.0) from error
     except (LockLost, StaleFencingToken) as error:  # raised before the commit only: nothing was sold
+        checkpoint("stale_token" if isinstance(error, StaleFencingToken) else "lost")
         raise Busy(str(error)) from error
     except IntegrityError as error:
         if GUARD not in str(error):
@@ -192,6 +200,29 @@ def busy_when_locked_out() -> Iterator[None]:
         if state == DEADLOCK:
             checkpoint("deadlocked")
         raise Busy(f"the stock's rows stayed locked: {str(error).splitlines()[0]}") from error
+
+
+class _Grants(Observer):
+    """Passes a checkpoint at each grant of a lock inside `grants_marked`."""
+
+    def happened(self, event: LockEvent) -> None:
+        if event.outcome == "acquired" and _marked.get():
+            checkpoint("locked", token=event.token, ttl=event.ttl)
+
+
+_GRANTS = _Grants()
+_marked: ContextVar[bool] = ContextVar("grants_marked", default=False)
+
+
+@contextmanager
+def grants_marked() -> Iterator[None]:
+    """Pass the checkpoint `locked` at the grant, where `locking` begins the transaction right after it."""
+    observe(_GRANTS)
+    token = _marked.set(True)
+    try:
+        yield
+    finally:
+        _marked.reset(token)
 
 
 def find_products(skus: Iterable[str]) -> dict[str, Product]:

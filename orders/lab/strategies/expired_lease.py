@@ -48,7 +48,7 @@ class ExpiredLease(Strategy):
         self.checkpoint("waiting")
         with busy_when_locked_out():
             lease = get_lock(*lock_names(self, cart), ttl=self.expiry, wait=self.wait).acquire()
-        self.checkpoint("locked")
+        self.checkpoint("locked", token=lease.leases[0].token, ttl=lease.ttl)
         try:
             yield
         finally:

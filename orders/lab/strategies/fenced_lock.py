@@ -6,7 +6,7 @@ from uuid import UUID
 
 from locking import distributed_lock
 from orders.lab.cart import Cart
-from orders.lab.strategies.base import Strategy, busy_when_locked_out, lock_names
+from orders.lab.strategies.base import Strategy, busy_when_locked_out, grants_marked, lock_names
 
 
 class FencedLock(Strategy):
@@ -29,18 +29,19 @@ class FencedLock(Strategy):
 
     name = "fenced_lock"
     sound = True
+    late_at = "locked"
 
     def sell(self, cart: Cart) -> UUID:
         """Lock, BEGIN, fence, read, decide, write, COMMIT, unlock."""
         self.checkpoint("waiting")
-        with busy_when_locked_out():
+        with busy_when_locked_out(), grants_marked():
             order = self._sell_locked(cart)
         self.checkpoint("unlocked")
         return order
 
     @distributed_lock(key=lock_names, wait=Strategy.wait, fenced=True, on_conflict="raise")
     def _sell_locked(self, cart: Cart) -> UUID:
-        self.checkpoint("locked")
+        self.checkpoint("fenced")
         products = self.read(cart)
         self.decide(cart, products)
         self.take(cart, products)

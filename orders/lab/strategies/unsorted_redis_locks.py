@@ -38,9 +38,10 @@ class UnsortedRedisLocks(Strategy):
         products: Products = {}
         with busy_when_locked_out(), ExitStack() as locks:
             for sku, units in cart.wanted.items():
-                self.checkpoint("waiting")
-                locks.enter_context(get_lock(f"lab:sku:{sku}", wait=self.wait))
-                self.checkpoint("locked")
+                name = {sku: f"lab:sku:{sku}"}
+                self.checkpoint("waiting", locks=name)
+                locks.enter_context(get_lock(name[sku], wait=self.wait))
+                self.checkpoint("locked", locks=name)
                 line = Cart({sku: units})
                 products = {**products, **self.read(line)}
                 self.decide(line, products)

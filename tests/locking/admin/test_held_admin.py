@@ -412,3 +412,23 @@ def test_chinese(admin_client, held):
     """The pages speak simplified Chinese where the reader does."""
     page = text_of(admin_client.get(LIST, headers={"accept-language": "zh-hans"}))
     assert "持有中的锁" in page
+
+
+def test_an_outage_is_not_an_empty_page_of_waiters(admin_client, backend_down):
+    """The page says which backend can't tell, and not that nobody waits; the JSON isn't complete."""
+    page = text_of(admin_client.get(f"{LIST}waiting/"))
+    assert "What down holds is not known" in page
+    assert "Who waits for a lock is not known." in page
+    assert "Nobody waits for a lock." not in page
+    assert admin_client.get(f"{LIST}json/").json()["complete"] is False
+
+
+def test_a_search_that_ended_early_finds_the_exact_name_and_does_not_deny_others(
+    admin_client, held, monkeypatch
+):
+    """An older lock was all that was looked at: the page says so instead of `no held lock matches`."""
+    monkeypatch.setattr("locking.inspection.held.MOST_SEARCHED", 0)
+    assert address(held) in text_of(admin_client.get(f"{LIST}?q=order:42"))
+    page = text_of(admin_client.get(f"{LIST}?q=42"))
+    assert "No match among the oldest 5,000 holds." in page
+    assert "No held lock matches." not in page

@@ -10,7 +10,6 @@ import pytest
 from django.db import ProgrammingError, connection
 
 from locking import BackendUnavailable, get_lock, get_read_lock, get_semaphore, get_write_lock
-from locking.admin.waiting import wait_trees
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.core.waits import WAITS
@@ -24,9 +23,11 @@ from locking.inspection.held import (
     find_hold,
     held_locks,
     holds_of,
+    known_waiters,
     waiters,
     waits_for,
 )
+from locking.inspection.waiting import wait_trees
 from locking.models import Fence, LockEvent
 from locking.testing import override_locks
 from tests.backends import BACKENDS
@@ -310,3 +311,44 @@ def test_contended_locks_come_first_whatever_their_age(settings, redis_database,
 def wait_in_vain(kind):
     """Wait for b until the test is over."""
     (get_lock("b", wait=20) if kind == "lock" else get_semaphore("b", 1, wait=20)).acquire().release()
+
+
+@pytest.fixture
+def beyond_the_search(monkeypatch):
+    """Three holds, of which a search looks at the oldest two; returns the lease of the third."""
+    monkeypatch.setattr("locking.inspection.held.MOST_SEARCHED", 2)
+    with override_locks():
+        leases = [get_lock(name).acquire() for name in ("order:1", "order:2", "order:3")]
+        yield leases[-1]
+
+
+def test_an_exact_name_is_found_beyond_what_a_search_looks_at(beyond_the_search):
+    """The lock of that very name is asked for directly; the page still says that not all was searched."""
+    page = held_locks(search="order:3")
+    assert [row.owner for row in page.rows] == [beyond_the_search.owner]
+    assert not page.searched_all
+    assert held_locks(search="order:3", prefix="other").rows == []
+    assert len(held_locks(search="order:").rows) == 2
+
+
+def test_a_page_that_lacks_a_backend_is_not_complete(backend_down):
+    """What isn't known isn't said to be nothing."""
+    page = held_locks("down")
+    assert (page.rows, page.complete, page.as_dict()["complete"]) == ([], False, False)
+    _, problems = known_waiters()
+    assert [problem.backend for problem in problems if not problem.unsupported] == ["down"]
+
+
+def test_the_one_that_blocks_most_stands_first(held_in_memory):
+    """Those behind another waiter count too, and a root says for how long."""
+
+    def wait(name, waited, *holds):
+        who = {"id": f"{name}-{waited}", "thread": f"{waited}", "holds": holds}
+        return Waiter(backend="default", kind="lock", key=name, name=name, since=0.0, waited=waited, **who)
+
+    leases = {name: get_lock(name).acquire() for name in ("few", "many")}
+    behind = elsewhere(get_lock("behind").acquire)
+    chain = [wait("many", 9.0, ("default", behind.owner, "behind")), wait("behind", 5.0)]
+    trees = wait_trees([wait("few", 20.0), *chain])
+    assert [(node.name, node.blocked, node.longest) for node in trees] == [("many", 2, 9.0), ("few", 1, 20.0)]
+    assert [hold.owner for hold in trees[0].holds] == [leases["many"].owner]

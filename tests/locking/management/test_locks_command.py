@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack
 from io import StringIO
 
@@ -14,11 +16,14 @@ from django.core.management import CommandError, call_command
 
 from locking import Lease, LockLost, get_lock, get_semaphore, locked_transaction
 from locking.core.handler import locks
+from locking.core.waits import WAITS
+from locking.inspection.heartbeat import HeartbeatPublisher
 from locking.inspection.held import holds_of
 from locking.management.locks import output
 from locking.models import LockEvent
 from tests import ROOT
 from tests.locking.support.fenced_databases import SQLITE
+from tests.support.processes import until
 from tests.support.warm import WarmProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -423,3 +428,70 @@ def test_settings_may_be_named_after_the_verb() -> None:
     )
     assert done.returncode in (0, 1), done.stderr
     assert '"rows"' in done.stdout
+
+
+# what isn't known, and who waits
+
+
+def test_a_search_that_ended_early_is_no_success(monkeypatch):
+    """The status and stderr say that not everything was looked at; the exact name is found all the same."""
+    monkeypatch.setattr("locking.inspection.held.MOST_SEARCHED", 1)
+    with get_lock("order:1"), get_lock("order:2"):
+        said = Said("list", "--search", "nothing")
+        found = Said("list", "--json", "--search", "order:2")
+    assert said.status == 1
+    assert "0 of at least 0 held" in said.err
+    assert "--search the exact name" in said.err
+    assert names(found.json) == ["order:2"]
+    assert found.json["complete"] is False
+
+
+def test_an_outage_is_not_nobody_waiting(backend_down):
+    """`waiting` ends with 69 and names the backend."""
+    said = Said("waiting")
+    assert said.status == 69
+    assert "0 at least wait" in said.err
+    assert "backend down:" in said.err
+    assert Said("waiting", "--json").json["complete"] is False
+
+
+def test_a_long_name_is_cut_in_the_middle():
+    """The columns stay narrow, and both ends of the name are seen."""
+    with get_lock("first:" + "x" * 700 + ":last"):
+        (_, row) = Said("list").out.splitlines()
+    assert "first:xx" in row
+    assert "xx:last" in row
+    assert len(row) < 300
+
+
+@pytest.fixture
+def one_waits(monkeypatch):
+    """`order:7` is held, and another thread waits for it and has published that."""
+    monkeypatch.setattr("locking.inspection.heartbeat.HELD_LONG", 0.0)
+    monkeypatch.setattr("locking.inspection.heartbeat.PUBLISH_AFTER", 0.0)
+    reporter = HeartbeatPublisher()
+
+    def wait():
+        with get_lock("order:7", wait=60):
+            pass
+
+    with get_lock("order:7", ttl=60):
+        thread = threading.Thread(target=wait, name="worker-1")
+        thread.start()
+        until(lambda: len(WAITS) == 1, "it waits")
+        reporter.beat()
+        yield
+    thread.join()
+    reporter.deregister()
+
+
+@pytest.mark.usefixtures("one_waits")
+def test_it_says_who_waits():
+    """`show` names the waiter, `waiting` the one that blocks it, and `top` puts the lock first."""
+    shown = Said("show", "order:7").out
+    assert re.search(r"^waits     \S+:worker-1 for ", shown, re.M)
+    root, waiter = Said("waiting").out.splitlines()
+    assert re.search(r" blocks 1 for \S+ with order:7", root)
+    assert re.search(r"^  \S+:worker-1 waits \S+ for order:7", waiter)
+    with get_lock("order:1"):
+        assert Said("top", "--times", "1").out.splitlines()[1].split()[1] == "order:7"

@@ -18,6 +18,7 @@ export function drawStock(place, race, { end, low, high, moments, label }) {
   place.replaceChildren();
   if (!ms.length) return () => {};
   const width = place.clientWidth;
+  if (!width) return () => {};
   const x = scale(end, width);
   const y = (pieces) => 8 + ((high - pieces) / Math.max(1, high - low)) * (HEIGHT - FOOT - 16);
   const clip = draw("rect", { x: 0, y: 0, width, height: HEIGHT });

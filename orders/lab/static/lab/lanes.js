@@ -4,15 +4,18 @@ import { draw } from "./dom.js";
 import { LEFT, RIGHT, flags, scale, ticks } from "./scale.js";
 import { victims } from "./words.js";
 
+const ENDS = new Set(["unlocked", "stale_token", "lost", "second_line", "waiting"]); // of a hold, whatever its lease says
 const TOP = 20;
 const FOOT = 18;
-const PIECES = { waiting: "wait", busy: "wait", unavailable: "wait", deadlocked: "wait", overtaken: "wait", locked: "held", read: "held", decided: "gap", written: "write", recorded: "write", committed: "held" };
+const PIECES = { waiting: "wait", busy: "wait", unavailable: "wait", deadlocked: "wait", overtaken: "wait", locked: "held", fenced: "held", read: "held", decided: "gap", written: "write", recorded: "write", committed: "held" };
+const REFUSALS = new Set(["stale_token", "second_line"]);
 export const SIGNS = { sold: "✓", victim: "✗", refused: "–", error: "!" };
 
 /** Draw a race into `place`, up to `end` ms; returns a function that shows it up to a moment, in ms. */
 export function drawLanes(place, race, { end, moments, label, onPick }) {
   const width = place.clientWidth;
-  const row = race.buyers.length > 20 ? 13 : 16;
+  if (!width) return () => {}; // not on this slide
+  const row = document.documentElement.matches(".present") ? 8 : race.buyers.length > 20 ? 13 : 16; // a projector has 720 px
   const height = TOP + race.buyers.length * row + FOOT;
   const x = scale(end, width);
   const y = (at) => TOP + at * row + row / 2;
@@ -60,30 +63,56 @@ function lane(buyer, x, middle, row) {
     const high = kind === "held" || kind === "way" ? 2 : thick;
     return draw("rect", { class: `piece ${kind}`, x: x(from), y: middle - high / 2, width: Math.max(0.5, x(to) - x(from)), height: high });
   });
-  const points = buyer.marks.flatMap(([mark, at, stock]) => point(buyer, mark, x(at), middle, thick, stock));
-  return draw("g", {}, ...pieces, ...points);
+  const late = leases(buyer).filter(({ until, lease }) => lease.ends < until).map(({ until, lease }) => draw("rect", { class: "piece expired", x: x(lease.ends), y: middle - thick / 2, width: x(until) - x(lease.ends), height: thick }));
+  const points = buyer.marks.flatMap(([mark, at, stock], place) => point(buyer, place, mark, x(at), middle, thick, stock));
+  return draw("g", {}, ...pieces, ...late, ...points);
 }
 
-// A buyer who was refused has sold nothing, whatever was prepared on the way: no decision and no write is drawn.
+/** Each grant of a lock to a buyer whose lease is known: `{ from, until, lease: { token, ends } }`. */
+export const leases = (buyer) =>
+  buyer.marks.flatMap(([, from, , , lease], at) => (lease ? [{ from, lease, until: (buyer.marks.slice(at + 1).find(([mark]) => ENDS.has(mark)) ?? [, buyer.to])[1] }] : []));
+
+// A write counts when it was committed. One that was rolled back, because the database or the lock refused
+// it, has sold nothing: it is drawn as refused.
+function counts(buyer, at) {
+  const later = buyer.marks.slice(at + 1).map(([mark]) => mark);
+  const next = later.find((mark) => ["written", "committed"].includes(mark));
+  return next === "committed" || (buyer.answer === "sold" && next === undefined);
+}
+
+// Of a buyer who was refused in the end no decision is drawn either.
 function spans(buyer) {
-  const kindOf = (mark) => (buyer.answer === "refused" && ["gap", "write"].includes(PIECES[mark]) ? "held" : PIECES[mark] ?? "way");
-  const stops = [["way", buyer.from], ...buyer.marks.map(([mark, at]) => [kindOf(mark), at]), ["", buyer.to]];
+  const kindOf = (mark, at) => {
+    if (PIECES[mark] === "write") return counts(buyer, mark === "written" ? at : at - 1) ? "write" : "void";
+    return mark === "decided" && buyer.answer === "refused" ? "held" : PIECES[mark] ?? "way";
+  };
+  const stops = [["way", buyer.from], ...buyer.marks.map(([mark, ms], at) => [kindOf(mark, at), ms]), ["", buyer.to]];
   return stops.slice(0, -1).map(([kind, from], at) => [kind, from, stops[at + 1][1]]);
 }
 
-function point(buyer, mark, x, y, size, stock) {
+function point(buyer, at, mark, x, y, size, stock) {
+  if (REFUSALS.has(mark)) return [cross(x, y, size, gettext("refused by the database"))];
   if (mark === "read") {
     const text = draw("title", {});
     text.textContent = interpolate(gettext("read %s"), [stock]);
     return [draw("circle", { class: "point read", cx: x, cy: y, r: size / 2.4 }, text)];
   }
-  return mark === "written" && buyer.answer !== "refused" ? [draw("rect", { class: "point write", x: x - 1, y: y - size / 2, width: 3, height: size })] : [];
+  if (mark !== "written") return [];
+  if (!counts(buyer, at)) return [cross(x, y, size, gettext("rolled back"))];
+  return [draw("rect", { class: "point write", x: x - 1, y: y - size / 2, width: 3, height: size })];
+}
+
+function cross(x, y, size, text) {
+  const half = Math.max(3.5, size / 2.6);
+  const title = draw("title", {});
+  title.textContent = text;
+  return draw("path", { class: "point refused", d: `M${x - half} ${y - half}l${2 * half} ${2 * half}m0 ${-2 * half}l${-2 * half} ${2 * half}` }, title);
 }
 
 // Stale reads: another buyer's write came between this one's read and its own write.
 function links(race, x, y) {
   if (race.sound && race.kept) return [];
-  const writes = race.buyers.flatMap((buyer, at) => buyer.marks.filter(([mark]) => mark === "written").map(([, ms]) => ({ at, ms })));
+  const writes = race.buyers.flatMap((buyer, at) => buyer.marks.filter(([mark], place) => mark === "written" && counts(buyer, place)).map(([, ms]) => ({ at, ms })));
   return race.buyers.flatMap((buyer, at) => {
     const read = buyer.marks.findLast(([mark]) => mark === "read");
     const written = buyer.marks.findLast(([mark]) => mark === "written");

@@ -63,6 +63,7 @@ async function race(more) {
   running = "starting";
   busy(true);
   point([]);
+  endRecording();
   tell(gettext("The buyers are on their way …"));
   try {
     const { id } = await startRace(fields(more));
@@ -74,6 +75,11 @@ async function race(more) {
   }
   running = null;
   busy(false);
+}
+
+// A recording that went on would look like the race that is about to begin.
+function endRecording() {
+  for (const [place, panel] of Object.entries(stage.panels)) if (panel.race && panel.recorded) stage.clear(place, gettext("Your own race is on its way …"));
 }
 
 async function watch(id, place) {
@@ -223,9 +229,9 @@ async function open() {
   races.forEach((race) => fillIn(race, true));
   if (await replay()) return;
   const [broken, fix] = pair().map((name) => races.find((race) => race.name === name && race.buyers));
-  if (lecture || running || !broken || !fix) return;
+  if (running || !broken || !fix) return;
   if (!byId("message").textContent) tell(gettext("A recorded race. Press button 1 to run your own.")); // a refusal stays
-  Object.entries({ left: broken, right: fix }).forEach(([place, race]) => shown[place] || stage.show(place, { ...race, parameters }, { recorded: true }));
+  Object.entries({ left: broken, right: fix }).forEach(([place, race]) => shown[place] || stage.show(place, { ...race, parameters }, { recorded: true, play: !lecture }));
 }
 
 async function copy() {
@@ -235,7 +241,7 @@ async function copy() {
 
 // Start ----------------------------------------------------------------------------------------------------
 
-const left = () => (lecture ? lecture.predict(fields({}), () => race({ strategy: pair()[0] })) : race({ strategy: pair()[0] }));
+const left = () => race({ strategy: pair()[0] });
 const right = () => race({ strategy: pair()[1] });
 
 form.addEventListener("submit", (event) => { event.preventDefault(); race({}); });
@@ -259,4 +265,4 @@ steps.listen(() => strategyOf(select.value === "all" ? "lost_update" : select.va
 lecture?.listen(stage, left, right);
 busy(false);
 choose();
-open().catch((problem) => tell(String(problem), true));
+open().catch((problem) => tell(String(problem), true)).then(() => stage.panels.left.race && lecture?.ask(stage.panels.left.race));

@@ -1,17 +1,19 @@
 // The moments of a race that explain it, found in the buyers' marks and in the stock: [{ ms, text }].
 
 import { fill } from "./dom.js";
+import { leases } from "./lanes.js";
 
-const MOST = 5;
+const MOST = 6;
 const LONG = 400; // ms; a buyer who stands still so long between two steps was stopped
-const LEASED = new Set(["expired_lease", "setnx_expire_del", "setnx_getset", "fenced_lock"]);
+const LEASED = new Set(["expired_lease", "setnx_expire_del", "setnx_getset"]);
+const LATE = ["decided", "locked"]; // where a fault stops a holder
 
 const last = (buyer, name) => buyer.marks.findLast(([mark]) => mark === name);
 const sold = (race) => race.buyers.filter((buyer) => buyer.answer === "sold");
 
 /** The moments of `race` that are worth a flag, earliest first. */
 export function moments(race) {
-  const found = [sameReading(race), secondHolder(race), stop(race), first(race, "unavailable", gettext("Redis stops answering")), first(race, "overtaken", gettext("buyer %(number)s is overtaken and must read again")), first(race, "deadlocked", gettext("buyer %(number)s gives up: a deadlock")), oneTooMany(race), jump(race)];
+  const found = [...overtaking(race), stop(race), sameReading(race), secondHolder(race), first(race, "unavailable", gettext("Redis stops answering")), first(race, "overtaken", gettext("buyer %(number)s is overtaken and must read again")), first(race, "deadlocked", gettext("buyer %(number)s gives up: a deadlock")), oneTooMany(race), jump(race)];
   return found.filter(Boolean).slice(0, MOST).sort((a, b) => a.ms - b.ms);
 }
 
@@ -34,6 +36,7 @@ function grouped(marks) {
 
 // Two buyers at work under the one lock: from having it until the stock is written.
 function secondHolder(race) {
+  if (outlived(race)) return null; // its flags say more
   const work = sold(race).map((buyer) => ({ number: buyer.number, from: last(buyer, "locked")?.[1], to: last(buyer, "written")?.[1] })).filter(({ from, to }) => from < to).sort((a, b) => a.from - b.from);
   const at = work.findIndex(({ from }, place) => place && from < work[place - 1].to);
   if (at < 1) return null;
@@ -42,11 +45,40 @@ function secondHolder(race) {
   return { ms: work[at].from, text: fill(text, facts) };
 }
 
+// The first holder that was still at work when its lease ended, and what came of it: another got the next
+// token, and the holder was refused when it came back.
+function overtaking(race) {
+  const late = outlived(race);
+  if (!late) return [];
+  const { number, lease } = late;
+  const ends = { ms: lease.ends, text: fill(gettext("the lease of buyer %(number)s ends"), { number }) };
+  return [ends, nextGrant(race, late), refusal(race, number)];
+}
+
+function outlived(race) {
+  const late = race.buyers.flatMap((buyer) => leases(buyer).filter(({ from, until, lease }) => lease.ends < until - 1 && from < lease.ends).map(({ lease }) => ({ number: buyer.number, lease })));
+  return late.sort((a, b) => a.lease.ends - b.lease.ends)[0];
+}
+
+function nextGrant(race, { number, lease }) {
+  const grants = race.buyers.filter((buyer) => buyer.number !== number).flatMap((buyer) => leases(buyer).map((grant) => ({ ms: grant.from, number: buyer.number, token: grant.lease.token })));
+  const next = grants.filter(({ ms }) => ms >= lease.ends - 1).sort((a, b) => a.ms - b.ms)[0];
+  return next && { ms: next.ms, text: fill(next.token ? gettext("buyer %(number)s gets token %(token)s") : gettext("buyer %(number)s gets the lock"), next) };
+}
+
+function refusal(race, number) {
+  const buyer = race.buyers.find((one) => one.number === number);
+  const at = buyer.marks.findIndex(([mark]) => mark === "stale_token");
+  if (at < 0) return null;
+  const { token } = buyer.marks.slice(0, at).findLast((mark) => mark[4])[4];
+  return { ms: buyer.marks[at][1], text: fill(gettext("buyer %(number)s returns with token %(token)s: REFUSED"), { number, token }) };
+}
+
 // Only where a process was stopped on purpose: a buyer who waits for a row takes its time as well.
 function stop(race) {
   if (race.parameters?.fault !== "pause") return null;
   for (const buyer of race.buyers) {
-    const at = buyer.marks.findIndex(([mark, ms], place) => mark === "decided" && (buyer.marks[place + 1]?.[1] ?? buyer.to) - ms > LONG);
+    const at = buyer.marks.findIndex(([mark, ms], place) => LATE.includes(mark) && (buyer.marks[place + 1]?.[1] ?? buyer.to) - ms > LONG);
     if (at >= 0) return { ms: buyer.marks[at][1], text: fill(gettext("buyer %(number)s stands still here, and its lease runs on"), buyer) };
   }
   return null;

@@ -7,7 +7,7 @@ import { moments } from "./moments.js";
 import { drawMugs } from "./mugs.js";
 import { SIGN, announcement, evidence, figures, headline, kindOf, sum, victims } from "./words.js";
 
-const CROWD = { waiting: "░", locked: "▒", read: "○", decided: "◐", written: "●", recorded: "●", ...SIGNS };
+const CROWD = { waiting: "░", locked: "▒", fenced: "▒", stale_token: "✗", read: "○", decided: "◐", written: "●", recorded: "●", ...SIGNS };
 
 export class Panel {
   /** `stage` plays the races of all panels on one scale of time. */

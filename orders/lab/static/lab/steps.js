@@ -3,6 +3,7 @@
 import { Refused, follow, say, source, startSteps } from "./api.js";
 import { CodePane } from "./code.js";
 import { byId, fill, make } from "./dom.js";
+import { PRODUCTS, drawRing, ringOf } from "./ring.js";
 import { ANSWERS, STEP_NAMES, figures, sum } from "./words.js";
 
 const BUYERS = ["A", "B"];
@@ -26,6 +27,7 @@ let presses = []; // since the buyers began, for undo
 let coming = []; // that are to be pressed again
 let seen = null;
 let fixOf = (name) => name;
+let circle = null; // the verdict on a ring that has closed in this session
 
 export function listen(chosen, fix) {
   fixOf = fix;
@@ -42,6 +44,15 @@ export function listen(chosen, fix) {
   // A session whose visitor has gone would block others until it notices.
   addEventListener("pagehide", () => { if (current && !over) say(current, "stop").catch(() => {}); });
   showSolved();
+  openPuzzle(new URLSearchParams(location.search).get("puzzle"));
+}
+
+/** Begin the puzzle that a link names by its number. */
+function openPuzzle(number) {
+  const button = document.querySelectorAll("[data-puzzle]")[number - 1];
+  if (!button) return;
+  byId("steps").scrollIntoView();
+  button.click();
 }
 
 /** Begin a session; `again` are the presses that lead it to where an earlier one was. */
@@ -52,12 +63,14 @@ export async function begin(name, again = []) {
   over = false;
   ready(byId("begin"), false);
   strategy = name;
+  circle = null;
   presses = [];
   ready(byId("undo"), false);
   coming = [...again];
   seen = null;
   tell("", gettext("Two buyers come to the shop …"));
   byId("stage-of-steps").hidden = byId("tile").hidden = false;
+  byId("ring").hidden = true;
   byId("step-strategy").textContent = name;
   await Promise.all(BUYERS.map((buyer) => panes[buyer].show(name)));
   try {
@@ -103,9 +116,12 @@ function hear(event) {
 function show(state) {
   BUYERS.forEach((name) => showLane(name, state.lanes[name]));
   showTile(state);
+  showRing(state);
   check(state);
   over = BUYERS.every((name) => state.lanes[name].state === "done");
-  if (over) judge(state);
+  if (circle) tell("won", circle, "", "ordered_locks");
+  else if (over) judge(state);
+  else if (byId("ring").dataset.closed) tell("", gettext("The ring is closed: each waits for what the other has. Now wait for the one who is made to give up."));
   else tell("", BUYERS.every((name) => !state.lanes[name].marks.length) ? gettext("Both stand at the door. Press A or B.") : "");
   pressAgain(state);
 }
@@ -122,7 +138,24 @@ function pressAgain(state) {
   next(name);
 }
 
+// Two locks are worth a drawing; one is said in words.
+function showRing(state) {
+  byId("ring").hidden = state.products.length < 2;
+  if (byId("ring").hidden) return;
+  drawRing(byId("ring"), state);
+  const ring = ringOf(state);
+  byId("ring").dataset.closed = ring ? "yes" : "";
+  if (!ring?.victim || circle) return;
+  const { has, wants } = state.lanes[ring.victim].victim;
+  const name = ([sku]) => PRODUCTS()[state.products.findIndex((product) => product.sku === sku)];
+  circle = fill(gettext("You did it: %(victim)s had the %(had)s and waited for the %(wanted)s, %(other)s the other way round. %(victim)s was made to give up, so that %(other)s can go on."), { victim: ring.victim, other: ring.victim === "A" ? "B" : "A", had: name(has), wanted: name(wants) });
+}
+
 function showTile(state) {
+  const many = state.products.length > 1;
+  const others = state.products.slice(1).map(({ left }, at) => [make("span", { className: "tile-label", textContent: PRODUCTS()[at + 1] }), " ", make("strong", { textContent: left })]);
+  byId("tile-name").textContent = many ? PRODUCTS()[0] : gettext("stock");
+  byId("tile-others").replaceChildren(...others.flat());
   byId("tile-stock").textContent = state.left;
   byId("tile").classList.toggle("bad", state.sold > state.initial);
   byId("totals").textContent = figures(state.sold, state.initial, state.left).join(" · ");
@@ -158,6 +191,7 @@ async function judge(state) {
   if (state.sold > state.initial) return tell("won", gettext("You did it: the last piece is sold twice."), "", fix === name ? "" : fix);
   const { sound, verdict } = await source(name);
   if (name !== strategy) return;
+  if (state.products.length > 1) return tell(sound ? "kept" : "", sound ? gettext("Sold once, and no ring can close: both lock in the same order.") : gettext("Sold once, without a deadlock. Let each lock its first product before either goes on to its second."), sound ? verdict : "");
   if (!sound) tell("", gettext("Sold once. This strategy can be broken: let both read before either writes."));
   else tell("kept", gettext("Sold once, and with this strategy it can't be sold twice."), verdict);
 }

@@ -65,6 +65,7 @@ export function victims(race) {
 export const STEP_NAMES = () => ({
   waiting: gettext("waits for a lock"),
   locked: gettext("has the lock"),
+  fenced: gettext("has passed the fence"),
   read: gettext("has read the stock"),
   decided: gettext("has decided: enough"),
   written: gettext("has written the new stock"),
@@ -75,6 +76,8 @@ export const STEP_NAMES = () => ({
   busy: gettext("was told: busy, try again"),
   deadlocked: gettext("was the victim of a deadlock: both waited for each other"),
   unavailable: gettext("Redis does not answer"),
+  lost: gettext("has lost its lock: nothing is written"),
+  stale_token: gettext("came with an old token: refused by the database"),
   second_line: gettext("was stopped by the database"),
 });
 

@@ -29,13 +29,42 @@ class Node:
     behind: list[Node] = field(default_factory=list)
 
     @property
+    def blocked(self) -> int:
+        """How many wait for it, directly or behind another waiter."""
+        return sum(1 + each.blocked for each in self.behind if not each.again)
+
+    @property
+    def longest(self) -> float:
+        """The longest time that any of those has waited, in seconds."""
+        waited = (max(each.waiter.waited if each.waiter else 0.0, each.longest) for each in self.behind)
+        return max(waited, default=0.0)
+
+    @property
+    def name(self) -> str:
+        """The lock that the first of those waits for."""
+        first = next((each.waiter for each in self.behind if each.waiter), self.waiter)
+        return first.name if first else ""
+
+    @property
+    def doing(self) -> str:
+        """The path of the request or the id of the task, where it is known."""
+        return next((each.doing for each in (self.waiter, *self.holds) if each and each.doing), "")
+
+    @property
+    def site(self) -> str:
+        """Where in the code the lock was taken or is wanted."""
+        return next((each.site for each in (self.waiter, *self.holds) if each and each.site), "")
+
+    @property
     def who(self) -> str:
         """Host, process and thread; several holders of one lock are separated by commas."""
         return self.waiter.who if self.waiter else ", ".join(hold.holder for hold in self.holds)
 
 
 def wait_trees(everybody: Sequence[Waiter]) -> list[Node]:
-    """Return the trees of waiters; each circle stands first, opened at its longest waiting member."""
+    """Return the trees of waiters: each circle first, opened at its longest waiting member, and then the
+    holders, those that block most first.
+    """
     edges = waits_for(everybody)
     circles = in_circles(edges)
     known = {each.id: each for each in everybody}
@@ -53,7 +82,8 @@ def wait_trees(everybody: Sequence[Waiter]) -> list[Node]:
         return node
 
     trees = [tree(each.id) for each in everybody if each.id in circles and each.id not in shown]
-    trees += _below_holders([tree(each.id) for each in everybody if not edges[each.id]])
+    roots = _below_holders([tree(each.id) for each in everybody if not edges[each.id]])
+    trees += sorted(roots, key=lambda root: (-root.blocked, -root.longest))
     return trees + [tree(each.id) for each in everybody if each.id not in shown]
 
 
