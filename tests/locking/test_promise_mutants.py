@@ -125,7 +125,7 @@ MUTANTS = (
     Mutant("locks that wait in a circle are found, and a wait that is over is in none", LOCK,
            "            finally:\n                watch.end()",
            "            finally:\n                watch.aend",
-           "tests/locking/inspection/test_deadlocks.py", "gives_up"),
+           "tests/locking/inspection/test_deadlocks.py", "a_wait_that_is_over"),
 )  # fmt: skip
 
 
