@@ -611,7 +611,7 @@ class FakeSessions:
     def state(self, run):
         """Return a session's state: A has made its steps, B has not begun."""
         marks = list(self.STEPS[: self.said.count((run, "A"))])
-        locks = {"has": [], "wants": [], "victim": None}
+        locks: dict[str, Any] = {"has": [], "wants": [], "victim": None}
         lane = {"state": "parked", "answer": "", "problem": "", "blocked": None, **locks}
         lanes = {"A": {**lane, "marks": marks}, "B": {**lane, "marks": []}}
         products = [{"sku": "mug", "left": 1, "lock": None}]
@@ -795,9 +795,8 @@ def stood_still(page, strategy, panel):
     expect(page.locator(f"{panel} h2")).to_have_text(strategy)
     card = page.locator(".fault", has_text="A holder stands still").locator("p").first.inner_text()
     pause, lease = (float(seconds) * 1000 for seconds in re.findall(r"(\d\.\d) s", card))
-    flags = dict(
-        MOMENT.fullmatch(text).groups() for text in page.locator(f"{panel} .moments li").all_inner_texts()
-    )
+    shown = map(MOMENT.fullmatch, page.locator(f"{panel} .moments li").all_inner_texts())
+    flags = {found[1]: found[2] for found in shown if found}
     return pause, lease, {text: int(ms) for text, ms in flags.items()}
 
 

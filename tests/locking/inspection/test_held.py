@@ -343,7 +343,7 @@ def test_the_one_that_blocks_most_stands_first(held_in_memory):
     """Those behind another waiter count too, and a root says for how long."""
 
     def wait(name, waited, *holds):
-        who = {"id": f"{name}-{waited}", "thread": f"{waited}", "holds": holds}
+        who: dict[str, Any] = {"id": f"{name}-{waited}", "thread": f"{waited}", "holds": holds}
         return Waiter(backend="default", kind="lock", key=name, name=name, since=0.0, waited=waited, **who)
 
     leases = {name: get_lock(name).acquire() for name in ("few", "many")}
