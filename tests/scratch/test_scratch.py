@@ -80,7 +80,7 @@ def scratch(
     folder = tmp_path_factory.mktemp("scratch")
     shutil.copytree(Path(__file__).parent / "project", folder, dirs_exist_ok=True)
     shutil.copytree(wheel_environment, folder / "venv", symlinks=True)
-    install(folder / "venv", "gunicorn", "psycopg[binary]")
+    install(folder / "venv", "gunicorn", "psycopg[binary]", "django-redis")
     with scratch_database("scratch") as database, private_redis() as redis:
         made = Scratch(folder, redis, database)
         migrated = made.run("-m", "django", "migrate", "--run-syncdb", "--verbosity", "0")
