@@ -48,16 +48,25 @@ def _parts(thing: Any) -> Iterator[object]:
     elif isinstance(thing, FunctionType):
         yield from (getattr(thing, name, None) for name in ATTRIBUTES)
         yield from _enclosed_by(thing)
+        if thing.__name__ == "changelist_view" and hasattr(thing, "model_admin"):
+            yield from _actions_of(thing.model_admin)
     elif isinstance(thing, type):
         yield from _methods_of(thing)
     elif isinstance(operations := getattr(thing, "operations", None), list):  # of Django Ninja
         yield from (getattr(operation, "view_func", None) for operation in operations)
     elif hasattr(thing, "admin_site"):  # a ModelAdmin
-        yield type(thing)
-        yield from (action for action in thing.actions or () if callable(action))
-        yield from (action for _, action in thing.admin_site.actions)
+        yield from (
+            method for method in _methods_of(type(thing)) if method.__name__ not in (thing.actions or ())
+        )
     elif callable(thing):  # an object as a view, such as a feed of Django's
         yield type(thing)
+
+
+def _actions_of(model_admin: Any) -> Iterator[object]:
+    """Yield what only the list's view calls."""
+    for action in model_admin.actions or ():
+        yield getattr(type(model_admin), action, None) if isinstance(action, str) else action
+    yield from (action for _, action in model_admin.admin_site.actions)
 
 
 def _enclosed_by(function: FunctionType) -> Iterator[object]:
@@ -70,7 +79,7 @@ def _enclosed_by(function: FunctionType) -> Iterator[object]:
             yield content
 
 
-def _methods_of(kind: type) -> Iterator[object]:
+def _methods_of(kind: type) -> Iterator[FunctionType]:
     for name in dir(kind):
         if isinstance(method := getattr(kind, name, None), FunctionType):
             yield method

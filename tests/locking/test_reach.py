@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Group
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
 from django.utils.decorators import method_decorator
@@ -191,6 +192,21 @@ def test_what_the_admin_calls_in_its_own_transaction_is_always_told() -> None:
     """`save_model` runs inside the admin's transaction also where ATOMIC_REQUESTS is off."""
     (message,) = checks.check_atomic_requests()
     assert (message.id, told([message])) == ("locking.E011", ["GroupAdmin.save_model"])
+
+
+class NonAtomicList(GroupAdmin):
+    changelist_view = method_decorator(transaction.non_atomic_requests)(admin.ModelAdmin.changelist_view)
+
+
+class OfNonAtomicList:
+    urlpatterns = NonAtomicList(Group, site).get_urls()
+
+
+def test_actions_are_fine_where_the_list_has_no_transaction(atomic_requests: None, settings: Any) -> None:
+    """Only the list's view calls them: those that add and change may keep theirs."""
+    settings.ROOT_URLCONF = OfNonAtomicList
+    inside = told([each for each in checks.check_atomic_requests() if each.id == "locking.E006"])
+    assert inside == ["GroupAdmin.save_model"]
 
 
 @pytest.mark.urls(__name__)

@@ -80,7 +80,7 @@ def scratch(
     folder = tmp_path_factory.mktemp("scratch")
     shutil.copytree(Path(__file__).parent / "project", folder, dirs_exist_ok=True)
     shutil.copytree(wheel_environment, folder / "venv", symlinks=True)
-    install(folder / "venv", "gunicorn", "psycopg[binary]")
+    install(folder / "venv", "gunicorn", "psycopg[binary]", "django-redis")
     with scratch_database("scratch") as database, private_redis() as redis:
         made = Scratch(folder, redis, database)
         migrated = made.run("-m", "django", "migrate", "--run-syncdb", "--verbosity", "0")
@@ -147,10 +147,10 @@ def test_a_sound_project_passes_the_checks(scratch: Scratch) -> None:
 
 
 @pytest.mark.parametrize("message", [
-    "(locking.E001) LOCKING['misspelt']: LOCKING['misspelt'] has the unknown key 'TIMEOUT'",
+    "(locking.E001) LOCKING['misspelt'] has the unknown key 'TIMEOUT'",
     "(locking.E002) shop.traps.on_a_missing_alias is locked on 'nowhere'",
     "(locking.E003) LOCKING['endless']",
-    "(locking.E004) The backend of LOCKING['cacheless'] can't be made",
+    "(locking.E004) The backend can't be made: LOCKING['cacheless']: ",
     "(locking.E005) shop.traps.on_a_missing_database commits on the database 'nowhere'",
     "(locking.E006) shop.traps.OnTheMethod.get is locked, but ATOMIC_REQUESTS",
     "(locking.E007) shop.traps.with_one_of_two_databases is locked, but ATOMIC_REQUESTS",
