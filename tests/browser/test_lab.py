@@ -3,6 +3,7 @@
 import itertools
 import re
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
