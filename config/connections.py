@@ -38,6 +38,11 @@ class Connections:
         self._known: set[tuple[int, Any]] = set()
         self._port = 0
 
+    @property
+    def are_limited(self) -> bool:
+        """Whether the socket that listens was found, and has its limits."""
+        return self._port > 0
+
     def enforce_limits(self) -> None:
         """Close each address's connections beyond its number, the newest first."""
         self._port = self._port or limit_unread()

@@ -40,6 +40,7 @@ HEADER_SECONDS: Final = 5
 """How long a connection may take to send the headers of its next request: idle ones are closed then, too."""
 HEADER_BYTES: Final = 64 << 10
 TICK: Final = 0.5
+FIRST_TICK: Final = 0.005
 """Seconds between two looks at what is late."""
 SPARE_THREADS: Final = 2
 """Threads beside those of the application: they take requests and answer `/livez` when all others wait."""
@@ -142,9 +143,10 @@ def serve_requests(
     bodies, inline = Bodies(), InlineLoop()
     handle = Gateway(application, bodies, options[2] - SPARE_THREADS, access_log).handle
     serve = getattr(worker, WORKERS_METHODS[mode][False])
-    serve(Scheduler(inline, handle), inline, shutdown)
     connections = Connections(settings.CONNECTIONS_PER_ADDRESS)
-    while not ended.wait(TICK):
+    serve(Scheduler(inline, handle), inline, shutdown)
+    # Connections inherit what the listening socket has by then, so it is looked for at once.
+    while not ended.wait(TICK if connections.are_limited else FIRST_TICK):
         bodies.expire(time.monotonic())
         connections.enforce_limits()
 
