@@ -40,8 +40,9 @@ HEADER_SECONDS: Final = 5
 """How long a connection may take to send the headers of its next request: idle ones are closed then, too."""
 HEADER_BYTES: Final = 64 << 10
 TICK: Final = 0.5
-FIRST_TICK: Final = 0.005
 """Seconds between two looks at what is late."""
+FIRST_TICK: Final = 0.005
+"""Seconds between two looks for the socket that listens."""
 SPARE_THREADS: Final = 2
 """Threads beside those of the application: they take requests and answer `/livez` when all others wait."""
 CRASH_PAUSE: Final = 1.0
