@@ -19,7 +19,7 @@ from django.db import IntegrityError, OperationalError, connection, transaction
 from django.db.models import F
 
 from locking import LockDeadlock, LockError, LockLost, LockNotAcquired, StaleFencingToken, get_lock
-from locking.signals import LockEvent, Observer, observe
+from locking.signals import LockEvent, Observer, observe, stop_observing
 from orders.lab.cart import Busy, Cart, SoldOut, required, shortages
 from orders.lab.checkpoints import checkpoint
 from orders.lab.models import GUARD, Order, OrderItem, Product
@@ -203,26 +203,27 @@ def busy_when_locked_out() -> Iterator[None]:
 
 
 class _Grants(Observer):
-    """Passes a checkpoint at each grant of a lock inside `grants_marked`."""
+    """Passes a checkpoint at each grant of a lock inside its own block of `grants_marked`."""
 
     def happened(self, event: LockEvent) -> None:
-        if event.outcome == "acquired" and _marked.get():
+        if event.outcome == "acquired" and _marking.get() is self:
             checkpoint("locked", token=event.token, ttl=event.ttl)
 
 
-_GRANTS = _Grants()
-_marked: ContextVar[bool] = ContextVar("grants_marked", default=False)
+_marking: ContextVar[_Grants | None] = ContextVar("grants_marked", default=None)
 
 
 @contextmanager
 def grants_marked() -> Iterator[None]:
     """Pass the checkpoint `locked` at the grant, where `locking` begins the transaction right after it."""
-    observe(_GRANTS)
-    token = _marked.set(True)
+    grants = _Grants()
+    observe(grants)
+    token = _marking.set(grants)
     try:
         yield
     finally:
-        _marked.reset(token)
+        _marking.reset(token)
+        stop_observing(grants)
 
 
 def find_products(skus: Iterable[str]) -> dict[str, Product]:
