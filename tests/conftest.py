@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -83,6 +84,26 @@ def quick_emptying() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DatabaseOperations, "sql_flush", deletes)
         patch.setattr(flush, "emit_post_migrate_signal", lambda *args, **kwargs: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def threads_close_their_connections() -> Iterator[None]:
+    """Close what a thread has opened when it ends: the garbage collector would warn of it in another test."""
+    from django.db import connections
+
+    run = threading.Thread.run
+
+    def run_and_close(thread: threading.Thread) -> None:
+        try:
+            run(thread)
+        finally:
+            for connection in connections.all(initialized_only=True):
+                if not connection.allow_thread_sharing:
+                    connection.close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "run", run_and_close)
         yield
 
 
