@@ -43,6 +43,9 @@ def each_backend(request, settings, django_db_blocker):
         yield backend
         return
     with django_db_blocker.unblock():
+        backend.publish_heartbeats(
+            {}, forget=[PROCESS.client_id]
+        )  # what this process has left in other tests
         yield backend
         backend.publish_heartbeats({}, forget=[PROCESS.client_id])
 
