@@ -45,7 +45,7 @@ def each_backend(request, settings, django_db_blocker):
     with django_db_blocker.unblock():
         backend.publish_heartbeats(
             {}, forget=[PROCESS.client_id]
-        )  # what this process has left in other tests
+        )  # from other tests
         yield backend
         backend.publish_heartbeats({}, forget=[PROCESS.client_id])
 
