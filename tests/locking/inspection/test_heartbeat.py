@@ -43,9 +43,7 @@ def each_backend(request, settings, django_db_blocker):
         yield backend
         return
     with django_db_blocker.unblock():
-        backend.publish_heartbeats(
-            {}, forget=[PROCESS.client_id]
-        )  # from other tests
+        backend.publish_heartbeats({}, forget=[PROCESS.client_id])  # from other tests
         yield backend
         backend.publish_heartbeats({}, forget=[PROCESS.client_id])
 
