@@ -63,8 +63,13 @@ TEMPLATES = [
 ROOT_URLCONF = "tests.stock.urls"
 STATIC_URL = "/static/"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+# Workers of one run sell items of the same names: each has a part of the cache of its own.
 CACHES = {
-    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": embedded.redis_url()}
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": embedded.redis_url(),
+        "KEY_PREFIX": os.environ.get("PYTEST_XDIST_WORKER", ""),
+    }
 }
 LOCKING = {"default": {"LOCATION": embedded.redis_url()}}
 INVENTORY: dict[str, Any] = {"default": {}}
