@@ -192,8 +192,8 @@ def _take_by_statement(
             outcomes[no] = refused[no]
         elif skip_locked:
             outcomes[no] = Busy("others have locked the stock", retry_after=0)
-        elif no == min(contended):  # decided beside no other; those behind it are decided again without it
-            outcomes[no] = refused[no]
+    if contended and not outcomes:  # the first was decided beside no other; those behind it are, next time
+        outcomes[min(contended)] = refused[min(contended)]
     return outcomes, expirable
 
 
@@ -395,15 +395,22 @@ def lock_levels(using: str, *, skip_locked: bool = False, **which: Any) -> list[
         rows = rows.prefetch_related("location")
     else:
         rows = rows.select_related("location")
-    if connection.features.has_select_for_update:
-        rows = rows.select_for_update(
-            of=("self",) if connection.vendor == "postgresql" else (),
-            no_key=connection.features.has_select_for_no_key_update,
-            skip_locked=skip_locked and connection.features.has_select_for_update_skip_locked,
-        )
-    levels = list(rows.order_by("pk"))
+    levels = list(for_update(rows, skip_locked=skip_locked, no_key=True).order_by("pk"))
     reach("locked")
     return levels
+
+
+def for_update(rows: QuerySet[Any], *, skip_locked: bool = False, no_key: bool = False) -> QuerySet[Any]:
+    """Lock these rows when they are read, not those that they are joined with; SQLite locks none."""
+    connection = connections[rows.db]
+    features = connection.features
+    if not features.has_select_for_update:
+        return rows
+    return rows.select_for_update(
+        of=("self",) if connection.vendor == "postgresql" else (),
+        no_key=no_key and features.has_select_for_no_key_update,
+        skip_locked=skip_locked and features.has_select_for_update_skip_locked,
+    )
 
 
 def as_of_now(rows: QuerySet[Any]) -> QuerySet[Any]:
@@ -489,9 +496,8 @@ def _announce(outcomes: Iterable[Outcome], using: str, kind: Kind, moves: Iterab
     if not skus and (listening or posted.has_listeners()):  # all that was left of a sale
         levels = Level.objects.using(using).filter(pk__in={move.level_id for move in moves})
         skus = set(levels.values_list("item__sku", flat=True))
-    if listening:
-        for strategy in listening:
-            transaction.on_commit(partial(strategy.stock_changed, skus), using=using, robust=True)
+    for strategy in listening:
+        transaction.on_commit(partial(strategy.stock_changed, skus), using=using, robust=True)
     if posted.has_listeners():
         send = partial(posted.send_robust, Entry, entries=[each.id for each in new], skus=skus, using=using)
         transaction.on_commit(send, using=using, robust=True)

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from inventory import CauseUsed, SoldOut, Stock
+from inventory import CauseUsed, Shortage, SoldOut, Stock
 from inventory.group_commit import GroupCommit, Ticket
 from inventory.ledger import Kind, Wanted
 from inventory.lines import read_lines
@@ -54,7 +54,7 @@ def test_one_that_is_short_on_another_line_keeps_nothing_from_those_behind_it():
     batch = [ticket("a", {"pen": 1}), ticket("b", {"pen": 1, "mug": 2}), ticket("c", {"mug": 2})]
     sell_batch(batch)
     assert [type(each.error) for each in batch] == [type(None), SoldOut, type(None)]
-    assert batch[1].error.shortages[0].sku == "pen"
+    assert batch[1].error.shortages == (Shortage("pen", 1, 0),)
     assert orders() == {"a", "c"}
 
 
