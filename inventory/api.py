@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, overload
 from uuid import UUID, uuid4
 
 from asgiref.sync import sync_to_async
+from django.core.signals import setting_changed
 
-from inventory.conf import AliasSettings, make_strategy, on_setting_change, read_alias
+from inventory.conf import AliasSettings, is_read_from, make_strategy, read_alias
 from inventory.exceptions import InvalidLines, UnknownLocation, UnknownSku
 from inventory.lines import (
     Line,
@@ -65,11 +66,12 @@ class Stock:
         self._overrides = {
             key: value for key, value in (("strategy", strategy), ("database", database)) if value is not None
         }
-        on_setting_change(self._forget)
+        setting_changed.connect(self._forget)  # weakly: one that is gone hears nothing
 
-    def _forget(self) -> None:
-        for name in ("settings", "strategy"):
-            self.__dict__.pop(name, None)
+    def _forget(self, *, setting: str, **_: object) -> None:
+        if is_read_from(setting):
+            for name in ("settings", "strategy"):
+                self.__dict__.pop(name, None)
 
     @cached_property
     def settings(self) -> AliasSettings:
@@ -417,4 +419,9 @@ stock = Stock()
 
 def stock_of(database: str | None) -> Stock:
     """Return the default stock, in the database that a row was read from."""
-    return stock if database in (None, stock.using) else Stock(database=database)
+    return stock if database in (None, stock.using) else _stock_in(database)
+
+
+@cache
+def _stock_in(database: str) -> Stock:
+    return Stock(database=database)

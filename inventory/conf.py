@@ -128,14 +128,14 @@ def _setting() -> Mapping[str, Any]:
     return setting
 
 
-def on_setting_change(forget: Any) -> None:
-    """Call `forget` whenever a test changes the setting."""
-
-    def changed(*, setting: str, **_: object) -> None:
-        if setting in ("INVENTORY", "DATABASES"):
-            forget()
-
-    setting_changed.connect(changed, weak=False)
+def is_read_from(setting: str) -> bool:
+    """Return whether what is read here changes with a setting that a test overrides."""
+    return setting in ("INVENTORY", "DATABASES")
 
 
-on_setting_change(_in_use.cache_clear)
+def _forget(*, setting: str, **_: object) -> None:
+    if is_read_from(setting):
+        _in_use.cache_clear()
+
+
+setting_changed.connect(_forget)

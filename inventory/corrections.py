@@ -240,7 +240,7 @@ def bundle(stock: Stock, sku: str, parts: tuple[Line, ...]) -> None:
 
 
 def _sale(stock: Stock, cause: str) -> int:
-    """Lock the entry of a sale against others that continue it, and return its key."""
+    """Return the key of a sale's entry."""
     rows = as_of_now(Entry.objects.using(stock.using).filter(cause=cause, kind=Kind.SELL))
     found = rows.values_list("pk", flat=True).first()
     if found is None:

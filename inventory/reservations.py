@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from django.db import connections
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Greatest, Least
 
@@ -25,6 +24,7 @@ from inventory.ledger import (
     Posted,
     Wanted,
     as_of_now,
+    for_update,
     in_transaction,
     lock_levels,
     look_again,
@@ -123,14 +123,13 @@ class Held:
 
 def make(stock: Stock, posted: Posted, seconds: float, reference: str) -> Held:
     """Write the row of a reservation whose units have just been taken; a repeated call finds it."""
-    rows = Reservation.objects.using(stock.using)
     if not posted.repeated:
         made = Reservation(
             entry_id=posted.id, reference=reference, expires_at=Now() + timedelta(seconds=seconds)
         )
         made.save(using=stock.using, force_insert=True)
-    row = rows.select_related("entry").get(entry=posted.id)
-    return Held(row.pk, posted.lines, row.reference, row.expires_at, _state_now(row, stock.using), stock)
+    row = _with_overdue(stock.using).get(entry=posted.id)
+    return Held(row.pk, posted.lines, row.reference, row.expires_at, _state(row), stock)
 
 
 def find(stock: Stock, id: UUID | str) -> Held:
@@ -166,7 +165,7 @@ def expire(
         due = due.filter(Exists(of_items))
     with in_transaction(using):
         prepare_to_write(using)
-        rows = list(_locked(due.order_by("expires_at"), using, skip_locked=True)[:limit])
+        rows = list(for_update(due.order_by("expires_at"), skip_locked=True)[:limit])
         return _end(rows, Reservation.State.EXPIRED, using, skip_locked=skip_locked)
 
 
@@ -222,20 +221,10 @@ def _lines(moves: Iterable[tuple[int, str, int]]) -> tuple[Line, ...]:
 
 def _lock(id: UUID, using: str) -> Any:
     prepare_to_write(using)
-    row = _locked(_with_overdue(using).filter(pk=id), using).first()
+    row = for_update(_with_overdue(using).filter(pk=id)).first()
     if row is None:
         raise ReservationGone(id, None)
     return row
-
-
-def _locked(rows: QuerySet[Any], using: str, *, skip_locked: bool = False) -> QuerySet[Any]:
-    features = connections[using].features
-    if not features.has_select_for_update:
-        return rows
-    return rows.select_for_update(
-        of=("self",) if features.has_select_for_update_of else (),
-        skip_locked=skip_locked and features.has_select_for_update_skip_locked,
-    )
 
 
 def _with_overdue(using: str) -> QuerySet[Any]:
@@ -245,7 +234,3 @@ def _with_overdue(using: str) -> QuerySet[Any]:
 
 def _state(row: Any) -> str:
     return "expired" if row.state == "live" and row.overdue else str(row.state)
-
-
-def _state_now(row: Any, using: str) -> str:
-    return _state(_with_overdue(using).get(pk=row.pk))

@@ -176,10 +176,7 @@ class Sale:
 
     def keep_answer(self) -> None:
         """Store what `write` returned beside the entry, in the current transaction."""
-        assert self.posted is not None, "take() comes first"
-        if (
-            self.posted.repeated
-        ):  # another call with this cause was first: this transaction must not add a second
+        if self.entry.repeated:  # another call with this cause was first: this one must not add a second
             raise Repeated
         answer = as_stored(self.value)
         if answer is not None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
+from weakref import ref
 
 import pytest
 from django.db import connections, transaction
 from django.db.models.functions import Now
 
 from inventory import CauseUsed, NotThere, ReservationGone, SoldOut, Stock, UnknownSku
+from inventory.api import stock_of
 from inventory.models import Entry, Item, Level, Movement, Reservation
 from tests.stock.shop.models import Book, Order
 
@@ -251,3 +254,11 @@ def test_deadlines_are_in_utc_whatever_the_servers_time_zone(stock: Stock, using
     if using == "mariadb":
         with connections[using].cursor() as cursor:
             cursor.execute("SET time_zone = DEFAULT")
+
+
+def test_rows_of_one_database_share_its_stock() -> None:
+    """A call on a row makes no stock of its own, and nothing keeps a stock that is no longer used."""
+    assert stock_of("sqlite") is stock_of("sqlite")
+    unused = ref(Stock(database="sqlite"))
+    gc.collect()
+    assert unused() is None

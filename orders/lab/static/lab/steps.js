@@ -27,7 +27,7 @@ let presses = []; // since the buyers began, for undo
 let coming = []; // that are to be pressed again
 let seen = null;
 let fixOf = (name) => name;
-let circle = null; // the verdict on a ring that has closed in this session
+let circle = null; // the verdict on a ring that has closed since the buyers began
 
 export function listen(chosen, fix) {
   fixOf = fix;
