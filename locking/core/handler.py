@@ -20,6 +20,7 @@ from django.utils.module_loading import import_string
 
 from locking.backends.base import BaseLockBackend
 from locking.conf import AliasSettings, read_alias
+from locking.signals import tell
 from locking.utils.background import after_fork
 
 DEFAULT_ALIAS = "default"
@@ -35,17 +36,13 @@ else:  # Django's class takes no parameters when it runs
     Base = BaseConnectionHandler
 
 
-EXTRAS: Final = {"redis": "redis", "django_redis": "django-redis", "kazoo": "zookeeper", "etcd3gw": "etcd"}
-"""By a module that may be missing: the extra of this package that brings it, or its own name."""
-
-
-def _advice(error: Exception) -> str:
-    """Return what to install, where that is what is missing."""
-    found = EXTRAS.get(getattr(error, "name", None) or "")
-    if found is None:
-        return ""
-    what = found if found == "django-redis" else f"django-holdfast[{found}]"
-    return f'; pip install "{what}"'
+EXTRAS: Final = {
+    "redis": "django-holdfast[redis]",
+    "django_redis": "django-redis",
+    "kazoo": "django-holdfast[zookeeper]",
+    "etcd3gw": "django-holdfast[etcd]",
+}
+"""By a module that may be missing: what to install."""
 
 
 def _class_at(path: str) -> type[BaseLockBackend]:
@@ -110,7 +107,8 @@ class LockHandler(Base):
         current = self._current
         with current.building:
             if alias not in current.backends:
-                current.backends[alias] = self.create_connection(alias)
+                current.backends[alias] = backend = self.create_connection(alias)
+                tell("used", backend)
             return current.backends[alias]
 
     def configure_settings(self, settings: dict[str, Any] | None) -> dict[str, Any]:
@@ -143,7 +141,9 @@ class LockHandler(Base):
             path = f"LOCKING[{alias!r}]"
             if isinstance(error, ImproperlyConfigured) and path in str(error):
                 raise
-            raise ImproperlyConfigured(f"{path}: {error}{_advice(error)}") from error
+            extra = EXTRAS.get(getattr(error, "name", None) or "")
+            advice = "" if extra is None else f'; pip install "{extra}"'
+            raise ImproperlyConfigured(f"{path}: {error}{advice}") from error
 
     def options(self, alias: str) -> AliasSettings:
         """Return what `LOCKING` says of `alias`, checked; without a KEY_PREFIX the backend's default."""
@@ -154,7 +154,7 @@ class LockHandler(Base):
         return replace(options, key_prefix=_class_at(options.backend).default_key_prefix(options))
 
     def reset(self) -> None:
-        """Close and forget every backend, and read the setting anew at the next use."""
+        """Close and forget every backend, and read the setting again at the next use."""
         for backend in self.all(initialized_only=True):
             backend.close()
         self._forget()

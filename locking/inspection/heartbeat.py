@@ -28,15 +28,15 @@ from typing import Any, Final
 
 from locking.backends.base import BaseLockBackend, Held
 from locking.core.dead_processes import watcher
-from locking.core.events import on_acquired
 from locking.core.handler import locks
+from locking.core.holders import facts_of
 from locking.core.lease import SingleLease, State, live_leases
 from locking.core.liveness import registration
-from locking.core.waits import PUBLISH_AFTER, TOGETHER, WAITS, Wait, next_due
 from locking.exceptions import LockError
 from locking.inspection import stats
+from locking.inspection.waits import PUBLISH_AFTER, TOGETHER, WAITS, Wait, next_due
+from locking.signals import Measure, Observer, observe
 from locking.utils.background import Worker, after_fork
-from locking.utils.call_site import activity_of, name_of
 from locking.utils.clock import now
 from locking.utils.ownership import PROCESS
 
@@ -66,7 +66,7 @@ class HeartbeatPublisher:
 
     def __init__(self) -> None:
         self.enabled = True
-        self._worker = Worker("locking-heartbeat", self._beat_on)
+        self._worker = Worker("locking-tidy-heartbeat", self._beat_on)
         self.reset()
 
     def reset(self) -> None:
@@ -262,11 +262,8 @@ class PublishedHold(Held):
 
 
 def _details(lease: SingleLease) -> dict[str, Any]:
-    context = lease.context()
     return {
-        "thread": name_of(context),
-        "doing": activity_of(context),
-        "site": lease.site.describe() if lease.site is not None else None,
+        **facts_of(lease),
         "renewals": lease.renewals,
         "ttl": lease.ttl,
         "since": PROCESS.date_of(lease.taken_at),
@@ -291,5 +288,18 @@ def _last_hour() -> range:
 
 reporter = HeartbeatPublisher()
 after_fork(reporter.reset)
-on_acquired(reporter.start)
-atexit.register(reporter.deregister)
+
+
+class Starter(Observer):
+    """Starts the thread with the first lock."""
+
+    def measured(self, measure: Measure) -> None:
+        """Publish that this process uses locks."""
+        reporter.start()
+
+
+def start() -> None:
+    """Have statistics and heartbeats hear of this process's locks, and of its end."""
+    observe(Starter())
+    observe(stats.counter)
+    atexit.register(reporter.deregister)
