@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.connection import BaseConnectionHandler, ConnectionDoesNotExist
@@ -25,6 +26,14 @@ from locking.utils.background import after_fork
 
 DEFAULT_ALIAS = "default"
 
+EXTRAS: Final = {
+    "redis": "django-holdfast[redis]",
+    "django_redis": "django-redis",
+    "kazoo": "django-holdfast[zookeeper]",
+    "etcd3gw": "django-holdfast[etcd]",
+}
+"""By a module that may be missing: what to install."""
+
 
 class InvalidLockBackend(ConnectionDoesNotExist):
     """`LOCKING` has no such alias."""
@@ -36,28 +45,11 @@ else:  # Django's class takes no parameters when it runs
     Base = BaseConnectionHandler
 
 
-EXTRAS: Final = {
-    "redis": "django-holdfast[redis]",
-    "django_redis": "django-redis",
-    "kazoo": "django-holdfast[zookeeper]",
-    "etcd3gw": "django-holdfast[etcd]",
-}
-"""By a module that may be missing: what to install."""
-
-
-def _class_at(path: str) -> type[BaseLockBackend]:
-    """Import a backend's class."""
-    found = import_string(path)
-    if not (isinstance(found, type) and issubclass(found, BaseLockBackend)):
-        raise ImproperlyConfigured(f"BACKEND={path!r} is no lock backend, but {found!r}")
-    return found
-
-
 class Configured:
     """One reading of the setting, and the backends that came of it.
 
     A change of the setting replaces it as a whole: a thread that is building a backend meanwhile puts it
-    where nobody looks any more.
+    where it is never looked for.
     """
 
     def __init__(self, given: dict[str, Any] | None) -> None:
@@ -71,11 +63,12 @@ class LockHandler(Base):
     """`locks["default"]` is the backend that `LOCKING["default"]` describes."""
 
     settings_name = "LOCKING"
-    exception_class = InvalidLockBackend
 
     def __init__(self, settings: dict[str, Any] | None = None) -> None:
         super().__init__(settings)
         self._current = Configured(settings)
+        setting_changed.connect(self._on_setting_changed)
+        after_fork(self._forget)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -86,8 +79,15 @@ class LockHandler(Base):
         return current.settings
 
     def __getitem__(self, alias: str) -> BaseLockBackend:
-        backend = self._current.backends.get(alias)
-        return self._build(alias) if backend is None else backend
+        current = self._current
+        backend = current.backends.get(alias)
+        if backend is not None:
+            return backend
+        with current.building:
+            if alias not in current.backends:
+                current.backends[alias] = backend = self.create_connection(alias)
+                tell("used", backend)
+            return current.backends[alias]
 
     def __setitem__(self, alias: str, backend: BaseLockBackend) -> None:
         self._current.backends[alias] = backend
@@ -103,18 +103,8 @@ class LockHandler(Base):
         """Return the backend of `alias` if it is in use; never builds it, which may import and connect."""
         return self._current.backends.get(alias)
 
-    def _build(self, alias: str) -> BaseLockBackend:
-        current = self._current
-        with current.building:
-            if alias not in current.backends:
-                current.backends[alias] = backend = self.create_connection(alias)
-                tell("used", backend)
-            return current.backends[alias]
-
     def configure_settings(self, settings: dict[str, Any] | None) -> dict[str, Any]:
         """Without the setting there is one alias, on the default cache."""
-        from django.conf import settings as django_settings
-
         if settings is None:
             settings = getattr(django_settings, self.settings_name, {})
         if not isinstance(settings, Mapping) or not all(isinstance(alias, str) for alias in settings):
@@ -162,14 +152,17 @@ class LockHandler(Base):
     def _forget(self) -> None:
         self._current = Configured(None)
 
+    def _on_setting_changed(self, *, setting: str, **_: object) -> None:
+        if setting in ("LOCKING", "CACHES"):
+            self.reset()
+
+
+def _class_at(path: str) -> type[BaseLockBackend]:
+    """Import a backend's class."""
+    found = import_string(path)
+    if not (isinstance(found, type) and issubclass(found, BaseLockBackend)):
+        raise ImproperlyConfigured(f"BACKEND={path!r} is no lock backend, but {found!r}")
+    return found
+
 
 locks = LockHandler()
-
-
-def _on_setting_changed(*, setting: str, **_: object) -> None:
-    if setting in ("LOCKING", "CACHES"):
-        locks.reset()
-
-
-setting_changed.connect(_on_setting_changed)
-after_fork(locks._forget)

@@ -139,7 +139,8 @@ def latest_of(context: object) -> Lease | None:
 
 def unregister(lease: SingleLease) -> None:
     """Take `lease`, and no newer lease of the same thread and key, out of what this process holds."""
-    if is_registered(lease):
+    found = HOLDS.get(lease._hold_key)
+    if found is not None and found() is lease:
         del HOLDS[lease._hold_key]
 
 

@@ -9,7 +9,7 @@ from asyncio.events import _get_running_loop
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from functools import partial
-from typing import Final, Never, Unpack, cast
+from typing import Final, Never, Unpack
 from weakref import WeakKeyDictionary, ref
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -444,8 +444,8 @@ class SingleLock(Lock):
         self.options = options = options.resolve()
         self.terms = terms = options.terms(name)
         self.name, self.key, self.backend, self.ttl = name, terms.key, terms.backend, terms.ttl
-        self._wait = cast(float | None, options.wait)
-        self.on_open_transaction = cast(OnOpenTransaction, options.on_open_transaction)
+        self._wait = options.wait  # type: ignore[assignment] # both are resolved, as are the terms
+        self.on_open_transaction = options.on_open_transaction  # type: ignore[assignment]
         self._new_owner = options.new_owner if options.guarded else new_owner
         self.transaction_on = self.backend.transaction_on
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, TypedDict, cast, get_args
+from typing import Any, Final, TypedDict, get_args
 
 from locking.backends.base import BaseLockBackend
 from locking.conf import DEFAULT_LEASE
@@ -136,9 +136,10 @@ class CheckedOptions:
 
     def terms(self, name: str) -> LeaseTerms:
         """Return what a lease of this name keeps of resolved options."""
-        engine, ttl = self._engine, cast(float, self.ttl)
+        engine, ttl = self._engine, self.ttl
         return LeaseTerms(
-            name, engine.key(name), engine, ttl, self.renew, self.permits, self.min_hold, self.on_lost,
+            name, engine.key(name), engine, ttl, self.renew,  # type: ignore[arg-type]
+            self.permits, self.min_hold, self.on_lost,
             self.template, self.site,
         )  # fmt: skip
 

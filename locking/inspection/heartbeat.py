@@ -61,7 +61,7 @@ Records = dict[str, dict[str, str]]
 """By alias and client."""
 
 
-class HeartbeatPublisher:
+class HeartbeatPublisher(Observer):
     """Publishes the heartbeats of this process; `enabled` = False keeps its thread from starting."""
 
     def __init__(self) -> None:
@@ -80,8 +80,13 @@ class HeartbeatPublisher:
         """When locks of an alias were used last, as far as a beat has seen it."""
         self._idle = True
 
+    def measured(self, measure: Measure) -> None:
+        """Publish in the background that this process uses locks, unless that is known."""
+        if self._idle:
+            self.start()
+
     def start(self) -> None:
-        """Publish in the background that this process uses locks, unless that is known; called often."""
+        """Publish in the background that this process uses locks, unless that is known."""
         if self._idle and self.enabled:
             self._beat_at = now()
             self._idle = not self._worker.wake()
@@ -290,16 +295,8 @@ reporter = HeartbeatPublisher()
 after_fork(reporter.reset)
 
 
-class Starter(Observer):
-    """Starts the thread with the first lock."""
-
-    def measured(self, measure: Measure) -> None:
-        """Publish that this process uses locks."""
-        reporter.start()
-
-
 def start() -> None:
     """Have statistics and heartbeats hear of this process's locks, and of its end."""
-    observe(Starter())
+    observe(reporter)
     observe(stats.counter)
     atexit.register(reporter.deregister)
