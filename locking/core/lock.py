@@ -177,7 +177,9 @@ class Lock:
 
     # taking
 
-    def acquire(self, wait: float | Unset | None = UNSET, **others: Never) -> Lease:
+    def acquire(
+        self, wait: float | Unset | None = UNSET, *, _of_block: bool = False, **others: Never
+    ) -> Lease:
         """Wait until the lock is ours and return its lease.
 
         Args:
@@ -190,10 +192,6 @@ class Lock:
         """
         if others:
             refuse_unknown("acquire", others, ("wait",))
-        return self._acquire(wait)
-
-    def _acquire(self, wait: float | Unset | None = UNSET, *, of_block: bool = False) -> Lease:
-        """Take the lock, and remember the lease for this thread or task, and for its innermost block."""
         if _get_running_loop() is not None and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
             raise SynchronousOnlyOperation(  # as Django does
                 f"to wait for the lock {self.name!r} here would stop the event loop and every task in it:"
@@ -202,7 +200,7 @@ class Lock:
         context = current_context()
         lease = self._take(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
         try:
-            self._remember(lease, context, of_block)
+            self._remember(lease, context, _of_block)
         except BaseException as error:  # a signal's handler: what was not entered is never left
             lease._give_back(error)
             raise
@@ -215,14 +213,11 @@ class Lock:
         except LockNotAcquired:
             return None
 
-    async def aacquire(self, wait: float | Unset | None = UNSET) -> Lease:
+    async def aacquire(self, wait: float | Unset | None = UNSET, *, _of_block: bool = False) -> Lease:
         """`acquire` for asyncio: waits without a thread."""
-        return await self._aacquire(wait)
-
-    async def _aacquire(self, wait: float | Unset | None = UNSET, *, of_block: bool = False) -> Lease:
         context = current_context()
         lease = await self._atake(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
-        self._remember(lease, context, of_block)
+        self._remember(lease, context, _of_block)
         return lease
 
     async def atry_acquire(self) -> Lease | None:
@@ -346,14 +341,14 @@ class Lock:
     # `with` and `async with`
 
     def __enter__(self) -> Lease:
-        return self._acquire(of_block=True)
+        return self.acquire(_of_block=True)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if (lease := self._pop_block_lease(error)) is not None:
             lease._give_back(error)
 
     async def __aenter__(self) -> Lease:
-        return await self._aacquire(of_block=True)
+        return await self.aacquire(_of_block=True)
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if (lease := self._pop_block_lease(error)) is not None:
@@ -411,7 +406,7 @@ class Attempt:
     def __enter__(self) -> Lease | None:
         lease: Lease | None = None
         with suppress(LockNotAcquired):
-            lease = self._lock._acquire(self._wait, of_block=True)
+            lease = self._lock.acquire(self._wait, _of_block=True)
         self._leases.setdefault(current_context(), []).append(lease)
         return lease
 
@@ -422,7 +417,7 @@ class Attempt:
     async def __aenter__(self) -> Lease | None:
         lease: Lease | None = None
         with suppress(LockNotAcquired):
-            lease = await self._lock._aacquire(self._wait, of_block=True)
+            lease = await self._lock.aacquire(self._wait, _of_block=True)
         self._leases.setdefault(current_context(), []).append(lease)
         return lease
 

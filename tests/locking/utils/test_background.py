@@ -243,3 +243,31 @@ def test_one_module_starts_threads_and_hears_of_forks():
         path.relative_to(package).as_posix() for path in package.rglob("*.py") if own.search(path.read_text())
     }
     assert users == {"utils/background.py", "testing/contract/base.py"}
+
+
+KINDS = ("locking-renew", "locking-listen", "locking-tidy", "locking-call")
+
+
+def test_there_are_four_kinds_of_thread():
+    """The name of each thread in the package begins with its kind, and the page on threads lists the four."""
+    package = Path(locking.__file__).parent
+    started = re.compile(r"(?:Worker|start_thread)\(\s*f?\"([\w-]+)")
+    names = {name for path in package.rglob("*.py") for name in started.findall(path.read_text())}
+    assert {name.rstrip("-") for name in names if not name.startswith(KINDS)} == set()
+    assert {kind for kind in KINDS if any(name.startswith(kind) for name in names)} == set(KINDS)
+    page = (package.parent / "docs/library/explanation/threads.md").read_text()
+    assert tuple(re.findall(r"^\| `(locking-\w+)` \|", page, re.MULTILINE)) == KINDS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the names of threads")
+def test_the_system_shows_the_name_of_a_thread():
+    """`ps` and `top` show which thread is at work."""
+    seen: list[str] = []
+
+    def read():
+        seen.append(Path(f"/proc/self/task/{threading.get_native_id()}/comm").read_text().strip())
+
+    thread = start_thread("locking-call-a-long-name", read)
+    assert thread is not None
+    thread.join(PATIENCE)
+    assert seen == ["locking-call-a-"]
