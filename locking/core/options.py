@@ -101,12 +101,20 @@ class CheckedOptions:
         Raises:
             LockNotSupported: the alias's backend has no such kind, or mints no tokens for `fenced`.
         """
-        base, known = locks[self.backend], self._resolved
+        engine, known = locks[self.backend], self._resolved
+        if self.kind != "lock":
+            engine = engine.variant(self.kind, **({} if self.permits is None else {"permits": self.permits}))
         # The contract suite shortens DEFAULT_LEASE.
-        if known is not None and known[0] is base and known[1] == DEFAULT_LEASE:
+        if known is not None and known[0] is engine and known[1] == DEFAULT_LEASE:
             return known[2]
+        if self.kind != "lock":
+            tell("used", engine)
+        if self.fenced and not engine.supports_fencing:
+            raise engine.unsupported("mint fencing tokens (fenced=True)")
+        if self.min_hold and engine.transaction_on is not None:
+            raise engine.unsupported("keep a lock beyond the transaction with which it ends (min_hold)")
         found = copy.copy(self)
-        found._engine = engine = self._engine_of(base)
+        found._engine = engine
         settings = engine.settings
         ttl = settings.ttl if isinstance(self.ttl, Unset) else self.ttl
         found.renew = ttl is None or self.renew
@@ -116,19 +124,8 @@ class CheckedOptions:
             found.on_open_transaction = "ignore"
         elif isinstance(self.on_open_transaction, Unset):
             found.on_open_transaction = settings.on_open_transaction
-        self._resolved = base, DEFAULT_LEASE, found
+        self._resolved = engine, DEFAULT_LEASE, found
         return found
-
-    def _engine_of(self, engine: BaseLockBackend) -> BaseLockBackend:
-        """Return the backend of this kind of lock on the alias's servers."""
-        if self.kind != "lock":
-            engine = engine.variant(self.kind, **({} if self.permits is None else {"permits": self.permits}))
-            tell("used", engine)
-        if self.fenced and not engine.supports_fencing:
-            raise engine.unsupported("mint fencing tokens (fenced=True)")
-        if self.min_hold and engine.transaction_on is not None:
-            raise engine.unsupported("keep a lock beyond the transaction with which it ends (min_hold)")
-        return engine
 
     def engine(self) -> BaseLockBackend:
         """Return the backend of this kind of lock; see `resolve`."""
