@@ -30,6 +30,18 @@ def filled(django_db_setup: None, django_db_blocker: pytest.FixtureRequest) -> I
 
 
 @pytest.mark.django_db
+def test_a_plan_from_before_there_were_rows_reads_by_key_as_well() -> None:
+    """PostgreSQL keeps a plan per connection: the first sale of a new shop is planned on empty tables."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+    stock.receive("a", 5, cause="po-1")
+    found = growth.plans(lambda: stock.sell({"a": 1}, cause="order-1"))
+    assert any("INSERT INTO inventory_movement" in sql for sql, _ in found)
+    for sql, plan in found:
+        assert not growth.read_whole(plan), f"{sql}\n{plan}"
+
+
+@pytest.mark.django_db
 def test_every_name_is_here(filled: None) -> None:
     assert [*growth.verbs(stock)] == [*NAMES, "audit of a range"]
 
