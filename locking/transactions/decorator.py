@@ -26,7 +26,7 @@ from locking.core.handler import locks
 from locking.core.kinds import lock_of
 from locking.core.lock import Lock
 from locking.core.open_transactions import connections_in_transaction, refuse_open_transactions
-from locking.core.options import CheckedOptions, Kind, LockOptions
+from locking.core.options import CheckedOptions, LockOptions
 from locking.exceptions import (
     BackendUnavailable,
     LockError,
@@ -35,7 +35,16 @@ from locking.exceptions import (
     LockTransactionError,
     StaleFencingToken,
 )
-from locking.keys.names import UNSET, ConflictPolicy, NeverSkips, Seconds, Unset, check_policy, check_wait
+from locking.keys.names import (
+    UNSET,
+    ConflictPolicy,
+    Kind,
+    NeverSkips,
+    Seconds,
+    Unset,
+    check_policy,
+    check_wait,
+)
 from locking.keys.template import (
     Args,
     KeySource,

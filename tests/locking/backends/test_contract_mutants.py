@@ -9,7 +9,7 @@ from locking import LockError
 from locking.backends.redis import scripts
 from locking.core.handler import locks
 from locking.core.lease import Lease, SingleLease
-from locking.core.lock import MultiLock, _together
+from locking.core.lock import Lock, _together
 from locking.core.renewal import watchdogs
 from locking.testing.contract import LockContract
 from tests.backends import MEMORY, REDIS
@@ -106,7 +106,7 @@ def several_names_are_taken_one_by_one(patch):
     def take(self, wait, context):
         return _together([part._take(wait, context) for part in self._parts])
 
-    patch.setattr(MultiLock, "_take", take)
+    patch.setattr(Lock, "_take", take)
 
 
 def the_end_of_a_block_is_silent(patch):

@@ -171,7 +171,7 @@ def test_the_template_may_be_given() -> None:
 
     @distributed_lock(key=lambda: "order:7", template="order:<id>")
     def pay() -> None:
-        seen.extend(single.options.template for single in current_lease().leases)
+        seen.extend(single.terms.template for single in current_lease().leases)
 
     pay()
     assert seen == ["order:<id>"]
