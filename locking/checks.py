@@ -20,8 +20,8 @@ from locking.conf import DEFAULTS, LONGEST_COUNTDOWN, read_alias
 from locking.core.handler import DEFAULT_ALIAS, InvalidLockBackend, locks
 from locking.core.liveness import base_directory
 from locking.exceptions import BackendError
+from locking.keys.builder import dotted_path, templates_of
 from locking.keys.names import check_ttl
-from locking.keys.template import compile_template, dotted_path
 from locking.transactions.decorator import DECORATED, Options
 from locking.utils.databases import VENDORS
 from locking.utils.reach import is_same, locked_functions
@@ -193,12 +193,13 @@ def _check_key(view: Any, names: set[str]) -> Iterator[CheckMessage]:
     kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
     if options is None or kind is None:
         return  # a function's own parameters were looked at when it was decorated
-    sources = [options.key] if options.keys is None else options.keys
-    for source in sources if isinstance(sources, list | tuple) else ():
-        for value in compile_template(source).values if isinstance(source, str) else ():
+    for template in templates_of(options.key):
+        for value in template.values:
             if value.name not in names | {"request", "self"} and value.default is None:
                 known = ", ".join(sorted(names)) or "none"
-                text = f"{dotted_path(kind)} is locked by {source!r}, but a route to it has no argument"
+                text = (
+                    f"{dotted_path(kind)} is locked by {template.source!r}, but a route to it has no argument"
+                )
                 yield _message("E012", f"{text} {value.name!r}; it has {known}")
 
 
