@@ -28,7 +28,7 @@ from locking.core.lock import Lock, SingleLock, get_lock
 from locking.core.pending_release import release_retrier
 from locking.exceptions import BackendUnavailable, LockError, LockNotAcquired
 from locking.keys.builder import KeyBuilder, KeySource, key_builder
-from locking.keys.names import check_ttl
+from locking.keys.names import Seconds, check_ttl
 from locking.transactions.tasks import AN_HOUR
 from locking.utils.ownership import client_of_work, is_owner_of, owner_of_work, work_of
 
@@ -138,7 +138,7 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
 
     abstract = True
     unique_key: ClassVar[KeySource | None] = None
-    unique_for: ClassVar[float] = 3600.0
+    unique_for: ClassVar[Seconds] = 3600.0
     unique_until: ClassVar[Literal["end", "start"]] = "end"
     unique_conflict: ClassVar[Literal["raise", "skip", "result"]] = "raise"
     unique_backend: ClassVar[str] = DEFAULT_ALIAS
@@ -159,7 +159,7 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
         names = self._names(tuple(args or ()), dict(kwargs or {}))
         if len(names) != 1:
             raise ValueError(f"unique_key of {self.name} gave {len(names)} names; give one")
-        return QueueSlot(names[0], locks[self.unique_backend], task_id, self.unique_for)
+        return QueueSlot(names[0], locks[self.unique_backend], task_id, check_ttl(self.unique_for))
 
     def apply_async(  # type: ignore[override]
         self, args: Any = None, kwargs: Any = None, task_id: str | None = None, *more: Any, **options: Any

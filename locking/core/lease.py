@@ -24,7 +24,7 @@ from locking.core import events
 from locking.core.liveness import registration
 from locking.core.pending_release import release_retrier, report_unreleased
 from locking.exceptions import BackendError, LockError, LockExpired, LockLost, LockNotOwned
-from locking.keys.names import MIN_TTL, check_ttl
+from locking.keys.names import MIN_TTL, Seconds, check_ttl
 from locking.signals import LockEvent, Outcome, has_listeners, lock_lost, lock_released, notify, publish
 from locking.utils.background import after_fork, start_thread
 from locking.utils.call_site import caller_site
@@ -137,7 +137,7 @@ class Lease(ABC):
         """
 
     @abstractmethod
-    def extend(self, ttl: float) -> None:
+    def extend(self, ttl: Seconds) -> None:
         """Have the lease last for `ttl` seconds from now, if it doesn't last longer: it is never shortened.
 
         Raises:
@@ -149,7 +149,7 @@ class Lease(ABC):
         """Release the lock. LockLost: it had ended before; LockNotOwned: it was released already."""
 
     @abstractmethod
-    async def aextend(self, ttl: float) -> None:
+    async def aextend(self, ttl: Seconds) -> None:
         """`extend` for asyncio."""
 
     @abstractmethod
@@ -415,19 +415,19 @@ class SingleLease(Lease):
 
     # prolonging
 
-    def extend(self, ttl: float) -> None:
-        since = self._begin_extension(ttl)
-        self._extended(self.backend.extend(self.key, self.owner, ttl), since, ttl)
+    def extend(self, ttl: Seconds) -> None:
+        seconds, since = self._begin_extension(ttl)
+        self._extended(self.backend.extend(self.key, self.owner, seconds), since, seconds)
 
-    async def aextend(self, ttl: float) -> None:
-        since = self._begin_extension(ttl)
-        self._extended(await self.backend.aextend(self.key, self.owner, ttl), since, ttl)
+    async def aextend(self, ttl: Seconds) -> None:
+        seconds, since = self._begin_extension(ttl)
+        self._extended(await self.backend.aextend(self.key, self.owner, seconds), since, seconds)
 
-    def _begin_extension(self, ttl: float) -> float:
-        """Return the `clock.now()` from before the request."""
-        check_ttl(ttl)
+    def _begin_extension(self, ttl: Seconds) -> tuple[float, float]:
+        """Return the ttl in seconds, and the `clock.now()` from before the request."""
+        seconds = check_ttl(ttl)
         self.ensure_held()
-        return now()
+        return seconds, now()
 
     def _extended(self, held: bool, since: float, ttl: float) -> None:
         if not held:
@@ -596,11 +596,11 @@ class MultiLease(Lease):
         for lease in self._leases:
             lease.confirm()
 
-    def extend(self, ttl: float) -> None:
+    def extend(self, ttl: Seconds) -> None:
         for lease in self._leases:
             lease.extend(ttl)
 
-    async def aextend(self, ttl: float) -> None:
+    async def aextend(self, ttl: Seconds) -> None:
         for lease in self._leases:
             await lease.aextend(ttl)
 
