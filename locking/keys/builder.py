@@ -94,9 +94,11 @@ def _render(
     kwargs: Kwargs,
 ) -> tuple[str, ...]:
     if not kwargs and plain and len(args) == len(plain):  # as most calls are; binding costs 5 µs
-        arguments: Mapping[str, object] = dict(zip(plain, args, strict=True))
+        arguments = dict(zip(plain, args, strict=True))
     else:
-        arguments = dict(reversed(_bind(signature, args, kwargs)))  # a parameter's own name goes first
+        arguments = {}
+        for name, value in _bind(signature, args, kwargs):
+            arguments.setdefault(name, value)  # a parameter goes before one of `**kwargs`
     return tuple(template.render(arguments) for template in templates)
 
 

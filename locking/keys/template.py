@@ -126,6 +126,11 @@ class Template:
 
     def _text(self, value: Value, arguments: Mapping[str, object]) -> str:
         """Return a value's text, not yet encoded."""
+        if value.name not in arguments and value.default is None:  # a function with `**kwargs`
+            guess = _nearest(value.name, arguments)
+            advice = f"; did you mean {self._with(value, replace(value, name=guess))}?" if guess else ""
+            given = ", ".join(arguments) or "none"
+            raise LockKeyError(f"the call has no argument {value.name}; it has {given}{advice}")
         found = arguments.get(value.name)
         for attribute in value.attributes:
             if isinstance(found, type(None)):
@@ -144,7 +149,7 @@ class Template:
             return text
         if value.default is not None:
             return value.default
-        what = "None or missing" if isinstance(found, type(None)) else "empty"
+        what = "None" if isinstance(found, type(None)) else "empty"
         raise LockKeyError(
             f"{value.write(quoted=self.quoted)} is {what}: unrelated callers would share one lock; pass a"
             f" value, or give a default if they should: {self._with(value, replace(value, default='none'))}"
