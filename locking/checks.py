@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from django.conf import settings
@@ -28,6 +29,8 @@ from locking.utils.reach import is_same, locked_functions
 
 LIVE_TAG: Final = "locking_live"
 
+
+SNAPSHOTS: Final = "repeatable read"
 
 UNUSABLE: Final = (ImproperlyConfigured, InvalidLockBackend)
 """What an alias raises whose backend can't be made, or that isn't there."""
@@ -121,33 +124,26 @@ def _check_backend(alias: str) -> Iterator[CheckMessage]:
 
 def _under_test() -> bool:
     """Whether Django's test environment is set up, as its test runner and pytest-django do first."""
-    return "django.test.utils" in sys.modules and hasattr(
-        sys.modules["django.test.utils"]._TestState, "saved_data"
-    )
+    return hasattr(getattr(sys.modules.get("django.test.utils"), "_TestState", None), "saved_data")
 
 
 # --- decorated functions ----------------------------------------------------------------------------------
 
 
-def _decorated() -> list[Callable[..., Any]]:
+def _decorated() -> list[Any]:
     """What was decorated, the views too: checks run in no certain order, the first must load them."""
-    _views()
+    _routes()
     return list(DECORATED)
 
 
-def _views() -> list[Callable[..., Any]]:
-    """Return the project's views, as far as it has a URLconf."""
-    return [view for view, _ in _routes()]
-
-
-def _routes() -> list[tuple[Callable[..., Any], set[str]]]:
-    """Return the project's views, each with the names of its route's arguments."""
+def _routes() -> list[tuple[Any, set[str]]]:
+    """Return the project's views as far as it has a URLconf, each with the names of its route's arguments."""
     return list(_below(get_resolver().url_patterns)) if getattr(settings, "ROOT_URLCONF", None) else []
 
 
 def _below(
     patterns: Iterable[URLPattern | URLResolver], names: Iterable[str] = ()
-) -> Iterator[tuple[Callable[..., Any], set[str]]]:
+) -> Iterator[tuple[Any, set[str]]]:
     for pattern in patterns:
         given = pattern.default_kwargs if isinstance(pattern, URLResolver) else pattern.default_args
         known = {*names, *pattern.pattern.regex.groupindex, *given}
@@ -208,26 +204,17 @@ def _check_fence(function: Any) -> Iterator[CheckMessage]:
     if not options.fenced:
         return
     path = dotted_path(function)
-    if not _mints_tokens(options.backend):
-        yield _message("E008", f"{path} is fenced, but the backend {options.backend!r} mints no tokens.")
+    with suppress(*UNUSABLE):  # E002 or E004 says why
+        if not locks[options.backend].supports_fencing:
+            yield _message("E008", f"{path} is fenced, but the backend {options.backend!r} mints no tokens.")
     for alias in sorted(_using(options) & set(connections.settings)):
-        if connections[alias].vendor not in VENDORS:
+        vendor = connections[alias].vendor
+        # MySQL's own default is what it is left to by None.
+        level = connections[alias].settings_dict["OPTIONS"].get("isolation_level", "read committed")
+        if vendor not in VENDORS:
             yield _message("E008", f"{path} is fenced, but the database {alias!r} can't check a token.")
-        elif connections[alias].vendor == "mysql" and _repeats_reads(alias):
+        elif vendor == "mysql" and (level or SNAPSHOTS).replace("-", " ").lower() == SNAPSHOTS:
             yield _message("W003", f"{path} is fenced, but the database {alias!r} runs at REPEATABLE READ.")
-
-
-def _repeats_reads(alias: str) -> bool:
-    """Whether MySQL is told to, or left to its own default, which is to."""
-    level = connections[alias].settings_dict["OPTIONS"].get("isolation_level", "read committed")
-    return level is None or level.lower().replace("-", " ") == "repeatable read"
-
-
-def _mints_tokens(alias: str) -> bool:
-    try:
-        return locks[alias].supports_fencing
-    except UNUSABLE:
-        return True  # told by locking.E002 or E004
 
 
 @register("locking")
@@ -235,13 +222,13 @@ def check_row_locks(**_: Any) -> list[CheckMessage]:
     """Find databases of locked functions that take `select_for_update()` and do nothing."""
     if settings.DEBUG:
         return []
-    every: list[Any] = _decorated()
-    used = {alias for function in every for alias in _using(function.lock_options)}
-    ignored = [
-        each for each in sorted(used & set(connections.settings)) if connections[each].vendor == "sqlite"
-    ]
+    used = {alias for function in _decorated() for alias in _using(function.lock_options)}
     text = "Locked functions commit on {!r}, which is SQLite: it ignores select_for_update() silently."
-    return [_message("W002", text.format(alias)) for alias in ignored]
+    return [
+        _message("W002", text.format(alias))
+        for alias in sorted(used & set(connections.settings))
+        if connections[alias].vendor == "sqlite"
+    ]
 
 
 def _using(options: Options) -> set[str]:
@@ -259,7 +246,7 @@ def check_atomic_requests(**_: Any) -> list[CheckMessage]:
     and what the admin calls.
     """
     atomic = {alias for alias, database in connections.settings.items() if database["ATOMIC_REQUESTS"]}
-    views = _views()
+    views = [view for view, _ in _routes()]
     entries = [view for view in views if hasattr(view, "lock_options")]
     messages = [m for view in views for m in (*_check_view(view, atomic, entries), *_check_admin(view))]
     return list({(message.id, message.msg): message for message in messages}.values())
@@ -329,15 +316,9 @@ def check_celery(**_: Any) -> list[CheckMessage]:
 @register(LIVE_TAG)
 def check_live(**_: Any) -> list[CheckMessage]:
     """Ask every backend's servers, when asked to by tag."""
-    if not _asked_by_tag():
-        return []
-    return [message for alias in locks for message in _ask(alias)]
-
-
-def _asked_by_tag() -> bool:
-    """Without a tag Django runs every check, and tells none which were given; its caller's frame does."""
-    tags = sys._getframe(2).f_locals.get("tags")
-    return LIVE_TAG in (tags or ())
+    # Without a tag Django runs every check, and tells none which were given; its caller's frame does.
+    tags = sys._getframe(1).f_locals.get("tags")
+    return [message for alias in locks for message in _ask(alias)] if LIVE_TAG in (tags or ()) else []
 
 
 def _ask(alias: str) -> list[CheckMessage]:
