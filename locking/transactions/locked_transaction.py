@@ -135,6 +135,7 @@ class LockedTransaction:
         aliases: the databases, in the order in which their transactions begin; they commit in reverse.
         scope: the alias in `LOCKING`, and the kind where it isn't an ordinary lock.
         fenced: whether each database checks the fencing token.
+        connections: this thread's, to those databases.
         lease: of the lock, once it is held.
         committed: the databases whose COMMIT has succeeded so far.
     """
@@ -143,8 +144,12 @@ class LockedTransaction:
     aliases: tuple[str, ...]
     scope: str
     fenced: bool = False
-    lease: Lease = field(init=False)
     committed: list[str] = field(default_factory=list)
+    connections: tuple[BaseDatabaseWrapper, ...] = field(init=False)
+    lease: Lease = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.connections = connections_to(self.aliases)
 
     def covers(self, other: LockedTransaction) -> bool:
         """Whether all that `other` asks for is held until this one's own commits are through.
@@ -164,10 +169,9 @@ class LockedAtomic(Atomic):
     the lock from being released; with a fence it also finds out what became of it.
     """
 
-    def __init__(self, alias: str, section: LockedTransaction) -> None:
-        super().__init__(alias, savepoint=True, durable=True)
-        self.alias, self.section = alias, section
-        self.connection = connections[alias]
+    def __init__(self, connection: BaseDatabaseWrapper, section: LockedTransaction) -> None:
+        super().__init__(connection.alias, savepoint=True, durable=True)
+        self.alias, self.section, self.connection = connection.alias, section, connection
         self.marker: CommitMarker | None = None
         self.answered = False
 
@@ -258,7 +262,7 @@ def transaction_under(
     refuse_open_transactions(sorted(section.names))
     inside = lock.transaction_on is not None
     if inside:
-        section.aliases = _beginning_with(lock, section.aliases)
+        section.connections = _beginning_with(lock, section)
     if section.fenced:
         fence.require_fence(section.aliases)
     lease: Lease | None = None
@@ -269,7 +273,7 @@ def transaction_under(
             if inside:
                 section.lease = lease = lock.acquire()
             yield section.lease
-            refuse_silent_rollbacks(section.aliases)
+            refuse_silent_rollbacks(section.connections)
             section.lease.confirm()
     except BaseException as error:
         _say_what_was_committed(error, section)
@@ -285,15 +289,15 @@ def _say_what_was_committed(error: BaseException, section: LockedTransaction) ->
         error.add_note(f"raised after COMMIT on the {plural} {shown(section.committed)}: that work is stored")
 
 
-def _beginning_with(lock: Acquirable, aliases: Sequence[str]) -> tuple[str, ...]:
-    """Return the databases, first the one with whose transaction the lock ends."""
+def _beginning_with(lock: Acquirable, section: LockedTransaction) -> tuple[BaseDatabaseWrapper, ...]:
+    """Return the connections, first the one to the database with whose transaction the lock ends."""
     home = lock.transaction_on
-    if home is None or home not in aliases:
+    if home not in section.aliases:
         raise LockTransactionError(
             f"the lock {lock.name!r} ends with a transaction on the database {home!r}, and this one is on"
-            f" {shown(aliases)}: name it in using="
+            f" {shown(section.aliases)}: name it in using="
         )
-    return (home, *(alias for alias in aliases if alias != home))
+    return tuple(sorted(section.connections, key=lambda connection: connection.alias != home))
 
 
 def _begin(section: LockedTransaction) -> ExitStack:
@@ -318,14 +322,14 @@ def _begin(section: LockedTransaction) -> ExitStack:
 
 def _begin_once(section: LockedTransaction) -> ExitStack:
     with ExitStack() as stack:
-        blocks = [LockedAtomic(alias, section) for alias in section.aliases]
+        blocks = [LockedAtomic(connection, section) for connection in section.connections]
         for block in blocks:
             stack.enter_context(block)
         if section.fenced:
             for block in sorted(blocks, key=lambda block: block.alias):
                 block.raise_fence()
             fence.passed(section.lease)
-        _note_rollbacks(stack, section.aliases)
+        _note_rollbacks(stack, section.connections)
         return stack.pop_all()
 
 
@@ -345,9 +349,9 @@ def transaction_without_lock(aliases: Sequence[str]) -> Iterator[None]:
     with ExitStack() as stack:
         for alias in aliases:
             stack.enter_context(atomic(alias))
-        _note_rollbacks(stack, aliases)
+        _note_rollbacks(stack, connections_to(aliases))
         yield
-        refuse_silent_rollbacks(aliases)
+        refuse_silent_rollbacks(connections_to(aliases))
 
 
 def database_aliases(using: object) -> tuple[str, ...]:
@@ -368,7 +372,7 @@ def enclosing_locked_transaction(section: LockedTransaction) -> LockedTransactio
     Raises:
         LockTransactionError: this one is fenced and that one isn't.
     """
-    found = {section_of(connections[alias]) for alias in section.aliases}
+    found = {section_of(connection) for connection in section.connections}
     outer: LockedTransaction | None = found.pop()
     if found or outer is None or not outer.covers(section):
         return None
@@ -380,23 +384,29 @@ def enclosing_locked_transaction(section: LockedTransaction) -> LockedTransactio
     return outer
 
 
-def _note_rollbacks(stack: ExitStack, aliases: Sequence[str]) -> None:
+def connections_to(aliases: Sequence[str]) -> tuple[BaseDatabaseWrapper, ...]:
+    """Return this thread's connections to these databases."""
+    return tuple(connections[alias] for alias in aliases)
+
+
+def _note_rollbacks(stack: ExitStack, on: Sequence[BaseDatabaseWrapper]) -> None:
     """Notice, until the stack ends, an error by which a database has rolled everything back."""
-    for alias in aliases:
-        if connections[alias].vendor != "postgresql":  # it refuses whatever follows
-            stack.enter_context(noting_rollbacks(connections[alias]))
+    for connection in on:
+        if connection.vendor != "postgresql":  # it refuses whatever follows
+            stack.enter_context(noting_rollbacks(connection))
 
 
-def refuse_silent_rollbacks(aliases: Sequence[str]) -> None:
+def refuse_silent_rollbacks(on: Sequence[BaseDatabaseWrapper]) -> None:
     """Raise where a transaction will be rolled back although its body has raised nothing.
 
     Django ends such a block without an error and without the data, which must not pass for success.
     """
-    for alias in aliases:
-        if reason := silent_rollback(connections[alias]):
+    for connection in on:
+        if reason := silent_rollback(connection):
             raise LockTransactionError(
-                f"the transaction on database {alias!r} can't commit: {reason}; nothing of it was stored"
-            ) from getattr(connections[alias], "rollback_exc", None)
+                f"the transaction on database {connection.alias!r} can't commit: {reason}; nothing of it was"
+                " stored"
+            ) from getattr(connection, "rollback_exc", None)
 
 
 def silent_rollback(connection: BaseDatabaseWrapper) -> str | None:
