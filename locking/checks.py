@@ -25,7 +25,6 @@ from locking.keys.builder import dotted_path, templates_of
 from locking.keys.names import check_ttl
 from locking.transactions.decorator import DECORATED, Options
 from locking.utils.databases import VENDORS
-from locking.utils.reach import is_same, locked_functions
 
 LIVE_TAG: Final = "locking_live"
 
@@ -41,9 +40,8 @@ HINTS: Final = {
     "locking.E003": "Give seconds above 0, or None: a TTL of 10 s kept alive by the watchdog.",
     "locking.E004": "Correct BACKEND, CACHE or LOCATION, or install the package that the backend needs.",
     "locking.E005": "Correct using=, or add the database.",
-    "locking.E006": "Put @method_decorator(distributed_lock(…), name='dispatch') on the class, or the"
-    " decorator above @api_view, around what the URLconf calls. Where that can't be, take the view out of"
-    " ATOMIC_REQUESTS with Django's transaction.non_atomic_requests.",
+    "locking.E006": "Put @method_decorator(distributed_lock(…), name='dispatch') on the class, or take the"
+    " view out of ATOMIC_REQUESTS with Django's transaction.non_atomic_requests.",
     "locking.E007": "Name the database too: @distributed_lock(…, using=[…]).",
     "locking.E008": "Leave fenced out, or use a backend that mints tokens and PostgreSQL, MariaDB, MySQL or"
     " SQLite.",
@@ -240,31 +238,26 @@ def _using(options: Options) -> set[str]:
 
 @register("locking")
 def check_atomic_requests(**_: Any) -> list[CheckMessage]:
-    """Find decorated functions that are called in a transaction of Django's: each of their calls is refused.
-
-    Every one that a URLconf leads to is looked at: views of Django, Django REST framework and Django Ninja,
-    and what the admin calls.
-    """
+    """Find decorated views that are called in a transaction of Django's: each of their calls is refused."""
     atomic = {alias for alias, database in connections.settings.items() if database["ATOMIC_REQUESTS"]}
-    views = [view for view, _ in _routes()]
-    entries = [view for view in views if hasattr(view, "lock_options")]
-    messages = [m for view in views for m in (*_check_view(view, atomic, entries), *_check_admin(view))]
+    messages = [m for view, _ in _routes() for m in (*_check_view(view, atomic), *_check_admin(view))]
     return list({(message.id, message.msg): message for message in messages}.values())
 
 
-def _check_view(
-    view: Callable[..., Any], atomic: set[str], entries: list[Callable[..., Any]]
-) -> Iterator[CheckMessage]:
+def _check_view(view: Callable[..., Any], atomic: set[str]) -> Iterator[CheckMessage]:
     wrapped = atomic - getattr(view, "_non_atomic_requests", set())
     if not wrapped:
         return
-    when = f"ATOMIC_REQUESTS commits {', '.join(map(repr, sorted(wrapped)))} after the release"
-    for function in filter(_ends_early, locked_functions(view)):
-        text = f"{dotted_path(function)} is locked, but {when}."
-        if is_same(function, view):
-            yield _message("E007", text)
-        elif not any(is_same(function, entry) for entry in entries):  # it is called by its own URL
-            yield _message("E006", text)
+    on = ", ".join(map(repr, sorted(wrapped)))
+    text = f"{{}} is locked, but ATOMIC_REQUESTS commits {on} after the release"
+    if _ends_early(view):
+        yield _message("E007", text.format(dotted_path(view)))
+        return
+    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    methods: list[Any] = [] if kind is None else [getattr(kind, name, None) for name in dir(kind)]
+    for method in methods:
+        if _ends_early(method):
+            yield _message("E006", text.format(dotted_path(method)))
 
 
 IN_ADMIN: Final = ("save_form", "save_formset", "save_model", "save_related", "delete_model")

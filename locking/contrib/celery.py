@@ -224,7 +224,12 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
         try:
             yield
         except Retry:
-            _end(lambda: (lease.extend(place.seconds), lease.leave_to_expire()))
+
+            def leave() -> None:
+                lease.extend(place.seconds)
+                lease.leave_to_expire()
+
+            _end(leave)
             raise
         except BaseException:
             _end(lease.release)

@@ -34,7 +34,7 @@ from locking.core.kinds import lock_of
 from locking.core.lease import Lease
 from locking.core.lock import Lock
 from locking.core.open_transactions import connections_in_transaction, refuse_open_transactions
-from locking.core.options import OF_LOCKS, CheckedOptions, Kind
+from locking.core.options import OF_LOCKS, CheckedOptions
 from locking.exceptions import (
     BackendUnavailable,
     LockError,
@@ -44,7 +44,16 @@ from locking.exceptions import (
     StaleFencingToken,
 )
 from locking.keys.builder import Args, KeySource, Kwargs, dotted_path, is_request, key_builder, label_of
-from locking.keys.names import UNSET, ConflictPolicy, NeverSkips, Seconds, Unset, check_policy, check_wait
+from locking.keys.names import (
+    UNSET,
+    ConflictPolicy,
+    Kind,
+    NeverSkips,
+    Seconds,
+    Unset,
+    check_policy,
+    check_wait,
+)
 from locking.transactions.locked_transaction import (
     DatabaseAliases,
     LockedTransaction,
