@@ -4,6 +4,7 @@ surface.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Final, Unpack
 
@@ -11,11 +12,14 @@ from django.utils.translation import gettext_lazy as _
 
 from locking.backends.base import Holder
 from locking.core.handler import locks
-from locking.core.lease import Lease, held_by
+from locking.core.lease import Lease, SingleLease, held_by
 from locking.core.lock import Lock, SingleLock, joined
 from locking.core.options import CheckedOptions, LockOptions, shared_options
 from locking.exceptions import LockNotSupported
 from locking.keys.names import Kind, check_name, check_names
+from locking.utils.ownership import current_context
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["get_read_lock", "get_semaphore", "get_write_lock"]
 
@@ -27,6 +31,13 @@ LABELS: Final[dict[str, Any]] = {
     "fair": _("fair"),
 }
 """What the admin calls the kinds."""
+
+FIRST_PERMITS: Final[dict[tuple[str, str], int]] = {}
+"""By alias and key of a semaphore: the permits of its first caller in this process, or TOLD."""
+
+TOLD: Final = 0
+MOST_NAMES: Final = 1_000
+"""Semaphores that are remembered; beyond that all are forgotten."""
 
 
 def get_read_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
@@ -97,11 +108,9 @@ class SharedLock(SingleLock):
 class ReadLock(SharedLock):
     """The shared side; for the holder of the write lock it is a re-entry into that lock."""
 
-    def _reenter(self, context: object) -> Lease | None:
+    def _hold_of(self, context: object) -> SingleLease | None:
         writing = held_by(context, _sibling(self.backend.alias, "write"), self.key)
-        if writing is None:
-            return super()._reenter(context)
-        return self._enter_again(writing)
+        return super()._hold_of(context) if writing is None else writing
 
 
 class WriteLock(SingleLock):
@@ -121,8 +130,27 @@ class WriteLock(SingleLock):
 class Semaphore(SharedLock):
     """Every acquisition is another permit, so there is no re-entry."""
 
+    def __init__(self, name: str, options: CheckedOptions) -> None:
+        super().__init__(name, options)
+        permits, alias = options.permits or 1, self.backend.alias
+        first = FIRST_PERMITS.setdefault((alias, self.key), permits)
+        if len(FIRST_PERMITS) > MOST_NAMES:
+            FIRST_PERMITS.clear()
+        if first not in (permits, TOLD):
+            FIRST_PERMITS[alias, self.key] = TOLD
+            logger.warning(
+                "the semaphore %r has %d permits for some callers and %d for others of this process: the"
+                " first to use the name decides; write the same number everywhere",
+                name,
+                first,
+                permits,
+            )
+
     def _reenter(self, context: object) -> Lease | None:
         return None
+
+    def remaining(self) -> float:
+        return self._lease().remaining() if id(current_context()) in self._entered else 0.0
 
     def locked(self) -> bool:
         """Return whether all permits are out at this moment; asks the backend."""

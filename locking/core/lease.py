@@ -22,7 +22,7 @@ from locking.backends.base import BaseLockBackend, Grant
 from locking.core import estimates
 from locking.core.pending_release import release_retrier
 from locking.exceptions import BackendError, LockError, LockExpired, LockLost, LockNotOwned
-from locking.keys.names import MIN_TTL, check_ttl
+from locking.keys.names import MIN_TTL, Seconds, check_ttl
 from locking.signals import (
     HAPPENED,
     MEASURED,
@@ -209,7 +209,7 @@ class Lease:
         for lease in self._leases:
             lease.confirm()
 
-    def extend(self, ttl: float) -> None:
+    def extend(self, ttl: Seconds) -> None:
         """Have the lease last for `ttl` seconds from now, if it doesn't last longer: it is never shortened.
 
         Raises:
@@ -218,7 +218,7 @@ class Lease:
         for lease in self._leases:
             lease.extend(ttl)
 
-    async def aextend(self, ttl: float) -> None:
+    async def aextend(self, ttl: Seconds) -> None:
         """`extend` for asyncio."""
         for lease in self._leases:
             await lease.aextend(ttl)
@@ -472,19 +472,19 @@ class SingleLease(Lease):
 
     # prolonging
 
-    def extend(self, ttl: float) -> None:
-        since = self._begin_extension(ttl)
-        self._extended(self.backend.extend(self.key, self.owner, ttl), since, ttl)
+    def extend(self, ttl: Seconds) -> None:
+        seconds, since = self._begin_extension(ttl)
+        self._extended(self.backend.extend(self.key, self.owner, seconds), since, seconds)
 
-    async def aextend(self, ttl: float) -> None:
-        since = self._begin_extension(ttl)
-        self._extended(await self.backend.aextend(self.key, self.owner, ttl), since, ttl)
+    async def aextend(self, ttl: Seconds) -> None:
+        seconds, since = self._begin_extension(ttl)
+        self._extended(await self.backend.aextend(self.key, self.owner, seconds), since, seconds)
 
-    def _begin_extension(self, ttl: float) -> float:
-        """Return the `clock.now()` from before the request."""
-        check_ttl(ttl)
+    def _begin_extension(self, ttl: Seconds) -> tuple[float, float]:
+        """Return the ttl in seconds, and the `clock.now()` from before the request."""
+        seconds = check_ttl(ttl)
         self.ensure_held()
-        return now()
+        return seconds, now()
 
     def _extended(self, held: bool, since: float, ttl: float) -> None:
         if not held:

@@ -32,7 +32,7 @@ from locking.exceptions import (
     LockNotSupported,
     TooManyWaiters,
 )
-from locking.keys.names import UNSET, OnOpenTransaction, Unset, check_name, check_names, check_wait
+from locking.keys.names import UNSET, OnOpenTransaction, Seconds, Unset, check_name, check_names, check_wait
 from locking.signals import (
     HAPPENED,
     LONG_WAIT,
@@ -178,7 +178,7 @@ class Lock:
     # taking
 
     def acquire(
-        self, wait: float | Unset | None = UNSET, *, _of_block: bool = False, **others: Never
+        self, wait: Seconds | Unset | None = UNSET, *, _of_block: bool = False, **others: Never
     ) -> Lease:
         """Wait until the lock is ours and return its lease.
 
@@ -213,7 +213,7 @@ class Lock:
         except LockNotAcquired:
             return None
 
-    async def aacquire(self, wait: float | Unset | None = UNSET, *, _of_block: bool = False) -> Lease:
+    async def aacquire(self, wait: Seconds | Unset | None = UNSET, *, _of_block: bool = False) -> Lease:
         """`acquire` for asyncio: waits without a thread."""
         context = current_context()
         lease = await self._atake(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
@@ -227,7 +227,7 @@ class Lock:
         except LockNotAcquired:
             return None
 
-    def attempt(self, wait: float | Unset | None = 0.0) -> Attempt:
+    def attempt(self, wait: Seconds | Unset | None = 0.0) -> Attempt:
         """Return a block that is entered with a lease, or with None when the lock was not acquired.
 
         Args:
@@ -319,23 +319,25 @@ class Lock:
             raise
         self._forget()
 
-    def extend(self, ttl: float) -> None:
+    def extend(self, ttl: Seconds) -> None:
         """Give the lease `ttl` seconds from now; see `Lease.extend`."""
         self._lease().extend(ttl)
 
-    async def aextend(self, ttl: float) -> None:
+    async def aextend(self, ttl: Seconds) -> None:
         """`extend` for asyncio."""
         await self._lease().aextend(ttl)
 
     def remaining(self) -> float:
-        """Return the seconds left of what this thread or task acquired by this object; 0.0 without a lease.
+        """Return the seconds left of what this thread or task holds by this name; 0.0 without a lease.
 
-        `current_lease(name)` finds the lease that another object, or the decorator, has acquired.
+        Whatever acquired it counts, as for re-entry: another object, or the decorator. Of a semaphore, where
+        each acquisition takes another permit, it is what this object has acquired. Of several names it is
+        that of the lease that ends first.
         """
-        return self._lease().remaining() if id(current_context()) in self._entered else 0.0
+        return min(part.remaining() for part in self._parts)
 
     def owned(self) -> bool:
-        """Return whether this thread or task holds the lock by this object; see `remaining`."""
+        """Return whether this thread or task holds the lock; see `remaining`."""
         return self.remaining() > 0.0
 
     # `with` and `async with`
@@ -398,7 +400,7 @@ class Attempt:
 
     __slots__ = ("_leases", "_lock", "_wait")
 
-    def __init__(self, lock: Lock, wait: float | Unset | None) -> None:
+    def __init__(self, lock: Lock, wait: Seconds | Unset | None) -> None:
         self._lock, self._wait = lock, wait
         self._leases = WeakKeyDictionary[object, list[Lease | None]]()
         """Of each thread or task that is in the block, innermost last."""
@@ -491,6 +493,14 @@ class SingleLock(Lock):
 
     async def alocked(self) -> bool:
         return await self.backend.aholder(self.key) is not None
+
+    def remaining(self) -> float:
+        hold = self._hold_of(current_context())
+        return 0.0 if hold is None or hold.is_another_calls() else hold.remaining()
+
+    def _hold_of(self, context: object) -> SingleLease | None:
+        """Return the lease that this thread or task would enter again."""
+        return held_by(context, self.backend.alias, self.key)
 
     def _take(self, wait: float | None, context: object) -> Lease:
         """Re-enter, or enqueue and wait for our turn; after a grant that came too late, begin again."""
@@ -604,7 +614,7 @@ class SingleLock(Lock):
 
     def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already; a lost hold raises instead."""
-        hold = held_by(context, self.backend.alias, self.key)
+        hold = self._hold_of(context)
         return None if hold is None else self._enter_again(hold)
 
     def _enter_again(self, hold: SingleLease) -> Lease:

@@ -14,6 +14,8 @@ import pytest
 from tests import ROOT
 
 LOCK, LEASE, RENEWAL = "locking.core.lock", "locking.core.lease", "locking.core.renewal"
+DECORATOR = "locking.transactions.decorator"
+LOCKED = "locking.transactions.locked_transaction"
 CONTRACT = "tests/locking/backends/test_contract.py"
 CORE = "tests/locking/core"
 TRANSACTIONS = "tests/locking/transactions"
@@ -126,6 +128,22 @@ MUTANTS = (
            "            finally:\n                watch.end()",
            "            finally:\n                watch.aend",
            "tests/locking/inspection/test_deadlocks.py", "a_wait_that_is_over"),
+    Mutant("the body never runs without the lock: names that came while it waited are locked", DECORATOR,
+           "if not set(needed) <= set(held):",
+           "if not needed:",
+           f"{TRANSACTIONS}/test_keys_asked_again.py", "added_while_it_waited"),
+    Mutant("a lock that was lost before COMMIT rolls back what a locked transaction did", LOCKED,
+           "            section.lease.confirm()\n",
+           "            section.lease.remaining()\n",
+           f"{TRANSACTIONS}/test_transactions.py", "lost_before_the_commit"),
+    Mutant("released after COMMIT, not before", LOCKED,
+           "            section.lease.confirm()\n",
+           "            section.lease.confirm()\n            let_go(section.lease)\n",
+           f"{TRANSACTIONS}/test_transactions.py", "commit"),
+    Mutant("no value in a key can make it name another lock", "locking.keys.template",
+           "encode(self._text(piece, arguments), self.unsafe)",
+           "self._text(piece, arguments)",
+           "tests/locking/keys/test_keys.py", "builds_the_name"),
 )  # fmt: skip
 
 

@@ -160,7 +160,7 @@ def test_a_decorated_function_finds_its_lease():
 def test_the_lease_of_several_names_is_one():
     """Inside a function that is locked on a whole basket, extending its lease extends every name."""
 
-    @distributed_lock(keys=["'sku:'+<first>", "'sku:'+<second>"], ttl=10, atomic=False)
+    @distributed_lock(key=["'sku:'+<first>", "'sku:'+<second>"], ttl=10, atomic=False)
     def place(first, second):
         with get_lock("sku:mug"):  # entered again, it stays one of the two
             assert current_lease().names == ("sku:mug", "sku:pen")

@@ -107,7 +107,7 @@ def test_a_decorated_function_tells_its_template(heard):
     @distributed_lock(key="'order:'+<order_id>+':'+<kind|'any'>")
     def pay(order_id, kind=None): ...
 
-    @distributed_lock(keys=["'sku:'+<a>", "'sku:'+<b>"])
+    @distributed_lock(key=["'sku:'+<a>", "'sku:'+<b>"])
     def move(a, b): ...
 
     @distributed_lock
