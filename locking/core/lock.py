@@ -18,7 +18,7 @@ from locking.backends.base import AsyncWaiter, Busy, Grant, Outcome, Waiter
 from locking.core import estimates, holders, waits
 from locking.core.breaker import breaker
 from locking.core.handler import DEFAULT_ALIAS, locks
-from locking.core.lease import Lease, SingleLease, State, held_by, is_registered, latest_of
+from locking.core.lease import HOLDS, Lease, SingleLease, State, held_by, is_registered, latest_of
 from locking.core.open_transactions import in_calling_thread, refuse_open_transactions
 from locking.core.options import CheckedOptions, LockOptions, shared_options
 from locking.core.pending_release import release_retrier
@@ -614,7 +614,7 @@ class SingleLock(Lock):
 
     def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already; a lost hold raises instead."""
-        hold = self._hold_of(context)
+        hold = self._hold_of(context) if HOLDS else None  # a process holds nothing most of the time
         return None if hold is None else self._enter_again(hold)
 
     def _enter_again(self, hold: SingleLease) -> Lease:
