@@ -53,7 +53,7 @@ def test_the_import_loads_no_optional_part() -> None:
     parts = (
         "admin",
         "checks",
-        "contrib",
+        "contrib.",
         "inspection",
         "management",
         "models",
