@@ -199,8 +199,8 @@ def test_a_broken_script_is_refused(monkeypatch, own_redis, script, rule, instea
     with monkeypatch.context() as patched:
         read = scripts._read
         patched.setattr(scripts, "_read", lambda name: read(name).replace(rule, instead))
-        mutant = scripts.Script(*original._files)
-    assert mutant._by_source != original._by_source, "the rule isn't written like this any more"
+        mutant = scripts.Script(*original.names)
+    assert mutant.by_source != original.by_source, "the rule isn't written like this any more"
     monkeypatch.setattr(scripts, script, mutant)
     backend = {"BACKEND": "locking.backends.redis.RedisBackend", "LOCATION": own_redis.url}
     with pytest.raises((AssertionError, LockError, TimeoutError)):
