@@ -111,7 +111,7 @@ class Probes:
             attempt = self._attempts.get(title)
             if attempt is None or attempt.done():
                 attempt = self._attempts[title] = Attempt()
-                if not start_thread("locking-health", partial(attempt.run, step)):
+                if not start_thread("locking-call-health", partial(attempt.run, step)):
                     attempt.set_exception(RuntimeError("no thread can be started"))
             return attempt
 

@@ -20,7 +20,6 @@ from locking.exceptions import BackendUnavailable
 from locking.inspection.held import HeldLock
 from locking.keys.names import Seconds, check_ttl
 from locking.models import Fence, LockEvent
-from locking.signals import LockEvent as SignalEvent
 from locking.signals import lock_force_released, notify
 from locking.transactions.fence import forbid
 from locking.utils.databases import VENDORS, limit_waits, restore_waits, was_locked_out
@@ -74,7 +73,7 @@ def force_release(
         _advance_fence(hold, database)
     if result.done:
         facts = {name: getattr(hold, name) for name in ("name", "key", "backend", "owner", "token")}
-        notify(lock_force_released, lambda: SignalEvent(outcome="force_released", **facts))
+        notify(lock_force_released, outcome="force_released", **facts)
     return result
 
 

@@ -365,10 +365,10 @@ def test_an_interruption_before_the_block_leaves_nothing_held(monkeypatch):
     """A limit strikes when the lock is granted and the block has not begun: nobody would leave it."""
     lock = get_lock("a")
 
-    def interrupted(lease):
+    def interrupted(lease, context, of_block):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(lock, "_begin_block", interrupted)
+    monkeypatch.setattr(lock, "_remember", interrupted)
     with pytest.raises(KeyboardInterrupt), lock:
         pass
     assert not lock.locked()

@@ -330,7 +330,7 @@ class TestCancelledTwice:
     def test_a_release_that_fails_behind_it_is_retried(self, monkeypatch):
         """The release goes on without its task, and an outage is noted all the same."""
         scheduled = mock.Mock()
-        monkeypatch.setattr(release_retrier, "schedule_lease", scheduled)
+        monkeypatch.setattr(release_retrier, "schedule", scheduled)
         asked, answer = asyncio.Event(), asyncio.Event()
 
         async def down(key, owner):
@@ -354,4 +354,4 @@ class TestCancelledTwice:
                     await other
 
         asyncio.run(scenario())
-        assert scheduled.call_args.args[0].name == "a"
+        assert scheduled.call_args.args[1] == locks["default"].key("a")

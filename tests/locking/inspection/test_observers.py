@@ -190,6 +190,6 @@ def test_nothing_is_made_for_nobody(monkeypatch):
     def refuse(*_args, **_kwargs):
         raise AssertionError("an event was built that nobody hears")
 
-    monkeypatch.setattr("locking.core.lease.SingleLease.event", refuse)
+    monkeypatch.setattr("locking.core.lease.SingleLease.facts", refuse)
     with get_lock("a", backend="default"):
         assert new_owner()

@@ -24,7 +24,7 @@ from locking import (
     distributed_lock,
     get_lock,
 )
-from locking.core.lease import HOLDS
+from locking.core.lease import live_leases
 from tests.locking.support.helpers import committed, elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -156,7 +156,7 @@ def test_without_atomic_a_lost_lock_is_told() -> None:
 
     @distributed_lock(key="'a'", atomic=False)
     def lose() -> None:
-        for lease in list(HOLDS.values()):
+        for lease in live_leases():
             lease.lose()
 
     with pytest.raises(LockLost):
