@@ -46,6 +46,7 @@ class Step(NamedTuple):
 
 
 _VIEW = {view.name: view for view in VIEWS}
+PLAIN: Final = "combined, plain write"
 SERVED, BASE = "as make serve serves it", "gunicorn"
 STEPS: Final = (
     Step(BASE, _VIEW[EMPTY], HOT),
@@ -53,6 +54,7 @@ STEPS: Final = (
     Step(SERVED, Subject("combined", "/checkout/", "combined"), HOT),
     Step(SERVED, Subject("combined", "/checkout/", "combined"), SOLD_OUT, stock=0),
     Step(SERVED, Subject("redis_lock", "/checkout/", "redis_lock"), HOT),
+    Step(SERVED, Subject(PLAIN, "/bench/plain_write/", "combined"), HOT),
 )
 
 
@@ -131,6 +133,7 @@ def _shop_targets(records: Sequence[dict[str, Any]]) -> Iterator[Target]:
     yield _cost(table, "combined: PostgreSQL CPU per order, ms", 0.3, "combined", "postgres_ms")
     yield _ratio(table, f"redis_lock × {by_hand}", 1.4, "redis_lock", HOT, FOR_UPDATE)
     yield _cost(table, "redis_lock: web CPU per order, ms", 2.5, "redis_lock", "web_ms")
+    yield _ratio(table, f"combined with a plain write × {by_hand}", 3, PLAIN, HOT, FOR_UPDATE)
 
 
 def _ratio(table: Table, text: str, goal: float, peer: str, case: str, base: str) -> Target:

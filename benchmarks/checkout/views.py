@@ -8,6 +8,7 @@ number in the row of a product, as in most projects, without a ledger. None of t
 from __future__ import annotations
 
 import json
+import uuid
 from typing import Any
 
 from django.db import connection, transaction
@@ -15,6 +16,8 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 
+import orders.models
+from inventory import Line, Stock
 from locking import distributed_lock
 from orders.lab.models import Product
 from orders.models import Order, OrderItem
@@ -58,6 +61,27 @@ def _sku(request: HttpRequest) -> str:
 def locked(request: HttpRequest) -> HttpResponse:
     """The unlocked view under this project's decorator."""
     return _sell(Product.objects.all(), _wanted(request))
+
+
+@csrf_exempt
+def plain_write(request: HttpRequest) -> HttpResponse:
+    """Sell by `inventory` under `combined`, and write with the ORM, as the examples' bookshop does."""
+    line = _wanted(request)
+    product = orders.models.Product.objects.get(sku=line["sku"])
+
+    def write(lines: tuple[Line, ...]) -> Order:
+        order = Order.objects.create(total=product.price * line["quantity"], strategy="plain write")
+        OrderItem.objects.create(
+            order=order,
+            product=product,
+            name=product.name,
+            quantity=line["quantity"],
+            unit_price=product.price,
+        )
+        return order
+
+    order = Stock("combined").sell({product.sku: line["quantity"]}, cause=f"form {uuid.uuid4()}", write=write)
+    return JsonResponse({"id": str(order.pk)}, status=201)
 
 
 def _wanted(request: HttpRequest) -> dict[str, Any]:
