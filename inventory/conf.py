@@ -78,13 +78,17 @@ def read_alias(alias: str) -> AliasSettings:
 
 
 def make_strategy(found: AliasSettings) -> Strategy:
-    """Return the strategy of an alias, its options checked.
+    """Return the strategy of an alias, its options checked: one per process, whoever asks.
+
+    A batch is of those who sell by the same strategy, and a `Stock` may be made for each sale.
 
     Raises:
         ImproperlyConfigured: no such strategy, or options that it doesn't take.
     """
     from inventory.strategies.base import Strategy
 
+    if made := _made.get(repr(found)):
+        return made
     where = f"INVENTORY[{found.alias!r}]"
     path = STRATEGIES.get(found.strategy, found.strategy)
     try:
@@ -99,9 +103,13 @@ def make_strategy(found: AliasSettings) -> Strategy:
             f"{where}['STRATEGY'] {path!r} is no subclass of inventory.strategies.Strategy"
         )
     try:
-        return cls(found, **{str(key).lower(): value for key, value in found.options.items()})
+        made = cls(found, **{str(key).lower(): value for key, value in found.options.items()})
     except (TypeError, ValueError) as error:
         raise ImproperlyConfigured(f"{where}['OPTIONS'] doesn't fit {found.strategy!r}: {error}") from None
+    return _made.setdefault(repr(found), made)
+
+
+_made: dict[str, Strategy] = {}
 
 
 @cache
@@ -136,6 +144,7 @@ def is_read_from(setting: str) -> bool:
 def _forget(*, setting: str, **_: object) -> None:
     if is_read_from(setting):
         _in_use.cache_clear()
+        _made.clear()
 
 
 setting_changed.connect(_forget)

@@ -160,8 +160,12 @@ class Sale:
         )
         reach("decided")
 
-    def write(self) -> None:
-        """Call the caller's `write` and keep its value; a repeated sale gives the first one's again."""
+    def write(self, *, keep: bool = True) -> None:
+        """Call the caller's `write`; a repeated sale gives the first one's value again.
+
+        Args:
+            keep: store the value with the entry; a batch stores those of all at once.
+        """
         if self.posted is not None and self.posted.repeated:
             self.value = restored(self.posted.answer, self.using)
             return
@@ -171,7 +175,7 @@ class Sale:
             (self.value,) = self.write_many([self.lines])
         self.written = True
         reach("recorded")
-        if self.posted is not None:
+        if keep and self.posted is not None:
             self.keep_answer()
 
     def keep_answer(self) -> None:

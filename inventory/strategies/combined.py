@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any, ClassVar, Final
 
 from django.db import connections, transaction
@@ -17,8 +18,14 @@ from inventory.hooks import reach
 from inventory.ledger import take
 from inventory.strategies.base import Sale, Strategy, understood
 
-SHORT_WAIT: Final = 0.05
-"""Seconds that a batch waits for a locked level before it goes on without the sales that need it."""
+SHORTEST_WAIT: Final = 0.05
+"""Seconds that a batch waits at least for a locked level; then it goes on without the sales that need it."""
+
+TURNS: Final = 4
+"""It waits for as many batches like its own: those of other processes hold the level in turn."""
+
+SMOOTHING: Final = 8
+"""How long a batch holds its levels is averaged over about so many."""
 
 
 class Combined(Strategy):
@@ -48,50 +55,53 @@ class Combined(Strategy):
         super().__init__(settings)
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:
             raise ValueError(f"most is a whole number from 1, not {most!r}")
-        self.group_commit = GroupCommit(sell_batch, most)
+        self.group_commit = GroupCommit(self.sell_batch, most)
+        self._held_seconds = 0.0
 
     def sell(self, sale: Sale) -> None:
         """Lead, or wait for a leader; sell alone where others have locked a level for longer."""
         if self.group_commit.submit(sale, sale.wait).alone:
             sale.in_transaction()
 
-
-def sell_batch(batch: list[Ticket]) -> None:
-    """Sell to each of `batch`, or say why not in its `error`; committed on return."""
-    using = batch[0].sale.using
-    try:
-        with understood(batch[0].sale.cause, using, batch[0].sale):
-            _sell_at_once(batch, using)
-    except Busy:
-        if connections[using].vendor != "postgresql":
+    def sell_batch(self, batch: list[Ticket]) -> None:
+        """Sell to each of `batch`, or say why not in its `error`; committed on return."""
+        using = batch[0].sale.using
+        try:
+            with understood(batch[0].sale.cause, using, batch[0].sale):
+                self._sell_at_once(batch, using)
+        except Busy:
+            if connections[using].vendor != "postgresql":
+                raise
+            self._sell_at_once(batch, using, skip_locked=True)
+        except (DatabaseUnavailable, OutcomeUnknown, TransactionError):
             raise
-        _sell_at_once(batch, using, skip_locked=True)
-    except (DatabaseUnavailable, OutcomeUnknown, TransactionError):
-        raise
-    except Exception:  # one of them can't be written: nothing was sold, and each is tried apart
-        if len(batch) == 1:
-            raise
-        _sell_in_savepoints(batch, using)
+        except Exception:  # one of them can't be written: nothing was sold, and each is tried apart
+            if len(batch) == 1:
+                raise
+            _sell_in_savepoints(batch, using)
 
-
-def _sell_at_once(batch: list[Ticket], using: str, *, skip_locked: bool = False) -> None:
-    for ticket in batch:
-        ticket.sale.restart()
-        ticket.error, ticket.alone = None, False
-    wait = None if skip_locked else SHORT_WAIT
-    with batch[0].sale.transaction():
-        outcomes = take([ticket.sale.wanted for ticket in batch], using, wait=wait, skip_locked=skip_locked)
-        reach("decided")
-        for ticket, outcome in zip(batch, outcomes, strict=True):
-            if isinstance(outcome, Busy):
-                ticket.alone = True
-            elif isinstance(outcome, InventoryError):
-                ticket.error = outcome
-            else:
-                ticket.sale.posted = outcome
-        _write([ticket.sale for ticket in batch if ticket.sale.posted], using)
-    for ticket in batch:
-        ticket.answered = True
+    def _sell_at_once(self, batch: list[Ticket], using: str, *, skip_locked: bool = False) -> None:
+        for ticket in batch:
+            ticket.sale.restart()
+            ticket.error, ticket.alone = None, False
+        wait = None if skip_locked else max(SHORTEST_WAIT, TURNS * self._held_seconds)
+        with batch[0].sale.transaction():
+            outcomes = take(
+                [ticket.sale.wanted for ticket in batch], using, wait=wait, skip_locked=skip_locked
+            )
+            taken = monotonic()
+            reach("decided")
+            for ticket, outcome in zip(batch, outcomes, strict=True):
+                if isinstance(outcome, Busy):
+                    ticket.alone = True
+                elif isinstance(outcome, InventoryError):
+                    ticket.error = outcome
+                else:
+                    ticket.sale.posted = outcome
+            _write([ticket.sale for ticket in batch if ticket.sale.posted], using)
+        self._held_seconds += (monotonic() - taken - self._held_seconds) / SMOOTHING
+        for ticket in batch:
+            ticket.answered = True
 
 
 def _write(sales: Sequence[Sale], using: str) -> None:
@@ -100,15 +110,14 @@ def _write(sales: Sequence[Sale], using: str) -> None:
     together: dict[Callable[..., Sequence[Any]], list[Sale]] = defaultdict(list)
     for sale in new.values():
         if sale.write_many is None:
-            sale.write()
+            sale.write(keep=False)
         else:
             together[sale.write_many].append(sale)
     for write_many, of_them in together.items():
         values = list(write_many([sale.lines for sale in of_them]))
         for sale, value in zip(of_them, values, strict=True):
             sale.value, sale.written = value, True
-    asked = [sale for of_them in together.values() for sale in of_them]
-    answers = {sale.entry.id: answer for sale in asked if (answer := as_stored(sale.value)) is not None}
+    answers = {pk: answer for pk, sale in new.items() if (answer := as_stored(sale.value)) is not None}
     if answers:
         ledger.store_answers(answers, using)
     for sale in sales:

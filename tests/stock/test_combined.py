@@ -12,12 +12,15 @@ from inventory.ledger import Kind, Wanted
 from inventory.lines import read_lines
 from inventory.models import Entry
 from inventory.strategies.base import Sale
-from inventory.strategies.combined import sell_batch
 from inventory.testing import race_threads
 from tests.stock.shop.models import Order
 
 pytestmark = pytest.mark.django_db(transaction=True)
 stock = Stock(strategy="combined")
+
+
+def sell_batch(batch):
+    stock.strategy.sell_batch(batch)  # type: ignore[attr-defined]
 
 
 def place(lines):
@@ -178,3 +181,9 @@ def test_a_sale_whose_order_is_missing_is_refused():
     with pytest.raises(ValueError, match="zip"):
         stock.sell({"mug": 1}, cause="a", write_many=lambda sales: [])
     assert not Entry.objects.filter(kind=Kind.SELL).exists()
+
+
+def test_a_stock_made_for_each_sale_sells_in_the_same_batches():
+    """The strategy belongs to the process and the alias; one per `Stock` would commit each sale alone."""
+    assert Stock(strategy="combined").strategy is stock.strategy
+    assert Stock().strategy is not stock.strategy
