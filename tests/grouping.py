@@ -25,6 +25,7 @@ GROUPS = [
     r"/test_partitions",
     r"/test_behind_pgbouncer",
     r"\[.*redlock",
+    r"/histories/",
 ]
 
 
