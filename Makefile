@@ -53,6 +53,7 @@ style: $(READY)
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-logo
+	@$(RUN) -m tests.locking.test_size >/dev/null
 	@$(RUN) manage.py makemigrations --check --dry-run
 	@$(RUN) manage.py check --fail-level WARNING
 

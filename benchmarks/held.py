@@ -129,58 +129,30 @@ def _as_it_is() -> Iterator[None]:
 
 @contextmanager
 def _without_index() -> Iterator[None]:
-    """Three keys instead of four, and scripts without the lines that touch the index."""
+    """Scripts without the lines that touch the index."""
     scripts: Any = import_module("locking.backends.redis.scripts")
-    kept = scripts.ACQUIRE, scripts.RELEASE, scripts.keys_of
-    scripts.ACQUIRE, scripts.RELEASE, scripts.keys_of = _stripped()
+    kept = scripts.ACQUIRE, scripts.RELEASE
+    scripts.ACQUIRE, scripts.RELEASE = _stripped()
     try:
         yield
     finally:
-        scripts.ACQUIRE, scripts.RELEASE, scripts.keys_of = kept
+        scripts.ACQUIRE, scripts.RELEASE = kept
 
 
 STRIPPED: list[Any] = []
 
 
 def _stripped() -> Any:
-    """Return the scripts and the keys without the index; made once."""
+    """Return the scripts without the index; made once."""
     scripts: Any = import_module("locking.backends.redis.scripts")
     if not STRIPPED:
         read = scripts._read
         scripts._read = lambda name: b"\n".join(
             line for line in read(name).split(b"\n") if b"', KEYS[4], " not in line
         )
-
-        class Shorter(scripts.Script):  # type: ignore[misc]
-            """A script that is called with one key less."""
-
-            def request(self, count: int, tail: bytes, key: bytes) -> Any:
-                """See the base class."""
-                return super().request(count - 1, tail, key)
-
-        STRIPPED.append(
-            (
-                Shorter(*scripts.ACQUIRE._files),
-                Shorter(*scripts.RELEASE._files),
-                _three_keys(scripts.keys_of),
-            )
-        )
+        STRIPPED.append((scripts.Script(*scripts.ACQUIRE.names), scripts.Script(*scripts.RELEASE.names)))
         scripts._read = read
     return STRIPPED[0]
-
-
-def _three_keys(keys_of: Callable[..., Any]) -> Callable[..., Any]:
-    known: dict[tuple[str, Any], Any] = {}
-
-    def shorter(key: str, index: Any) -> Any:
-        if (key, index) not in known:
-            keys, listed = keys_of(key, index), index.of(key.encode())
-            packed = keys.packed.replace(b"$1\r\n4\r\n", b"$1\r\n3\r\n", 1)
-            packed = packed.removesuffix(b"$%d\r\n%b\r\n" % (len(listed), listed))
-            known[key, index] = keys._replace(packed=packed)
-        return known[key, index]
-
-    return shorter
 
 
 class _Nowhere:

@@ -3,7 +3,8 @@
     python -m benchmarks.locked_tests [--tests 200] [--rounds 5]
 
 Each round runs both suites in processes of their own, in turns: seconds that pytest tells, and CPU seconds of
-the process, which a busy machine changes less. Locks are in memory (`locks_in_tests = memory`).
+the process, which a busy machine changes less. The suite with locks has the pytest plugin, which keeps them
+in memory; the other has neither.
 """
 
 from __future__ import annotations
@@ -84,16 +85,16 @@ def prepare(folder: Path, wrapper: str, tests: int) -> None:
     folder.mkdir()
     (folder / "measured_settings.py").write_text(SETTINGS)
     (folder / "test_suite.py").write_text(SUITE.replace("WRAPPER", wrapper).replace("TESTS", str(tests)))
-    place = "configured" if wrapper == WRAPPERS["without locks"] else "memory"
     (folder / "pytest.ini").write_text(
-        f"[pytest]\nDJANGO_SETTINGS_MODULE = measured_settings\nlocks_in_tests = {place}\npythonpath = .\n"
+        "[pytest]\nDJANGO_SETTINGS_MODULE = measured_settings\npythonpath = .\n"
     )
 
 
 def run(folder: Path, tests: int) -> Cost:
     """Run a suite and return what it took."""
     # no other plugin: its start would be a part of both costs, and bring their ratio nearer to 1
-    plugins = ["-p", "pytest_django.plugin", "-p", "locking.testing.pytest_plugin"]
+    plugins = ["-p", "pytest_django.plugin"]
+    plugins += ["-p", "locking.testing.pytest_plugin"] if folder.name == "with locks" else []
     command = [sys.executable, "-m", "pytest", "-q", *plugins]
     environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import asynchronous, contended, crashes, renewal, uncontended
+from benchmarks import asynchronous, calls, contended, crashes, renewal, uncontended
 from benchmarks.awake import cores_awake
 from benchmarks.circumstances import describe
 from benchmarks.console import open_console
@@ -20,7 +20,7 @@ from benchmarks.server import Server, private_redis
 from benchmarks.tables import show
 from benchmarks.targets import judge
 
-PARTS = ("uncontended", "asyncio", "contended", "crashes", "renewal")
+PARTS = ("calls", "uncontended", "asyncio", "contended", "crashes", "renewal")
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,8 @@ def measure(
 def _measure_part(
     part: str, server: Server, present: list[Peer], effort: Effort, progress: Callable[[str], None]
 ) -> Any:
+    if part == "calls":
+        return calls.measure(server)
     if part == "uncontended":
         alone = [peer for peer in present if peer.alone]
         with cores_awake():

@@ -17,7 +17,7 @@ from benchmarks.server import Server
 from benchmarks.uncontended import Record
 
 LEASES = 10_000
-WATCHDOG = "locking-watchdog"  # so the names of its threads begin
+WATCHDOG = "locking-renew"  # so the names of its threads begin
 
 PERIOD = 3.0
 """Seconds between two renewals of a lease of the watchdog's 10."""

@@ -27,6 +27,9 @@ def show(console: Console, results: dict[str, Any], targets: Sequence[Target]) -
     for name, title in (("uncontended", "Uncontended acquire + release"), ("asyncio", "The same in asyncio")):
         if name in results:
             console.print(_uncontended(results[name], title))
+    if "calls" in results:
+        listed = ", ".join(f"{peer} {number:.0f}" for peer, number in results["calls"].items())
+        console.print(f"Python calls per uncontended acquire and release: {listed}")
     for shape in SHAPES if "contended" in results else ():
         console.print(_contended(results["contended"], shape))
     if "crashes" in results:

@@ -17,6 +17,7 @@ from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from inventory.api import DEFAULT_LOCATION, stock_of
@@ -35,7 +36,7 @@ class ShortPaginator(Paginator):  # type: ignore[type-arg]
     def count(self) -> int:
         """Return how many rows there are, or `MOST`."""
         rows: Any = self.object_list
-        return int(rows[:MOST].count())
+        return int(rows.order_by()[:MOST].count())
 
 
 class StockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
@@ -70,14 +71,23 @@ class LevelInline(admin.TabularInline):  # type: ignore[type-arg]
     """Where an item's units are; its limits can be changed."""
 
     model = Level
-    fields = ("location", *BALANCES, "backorder_limit", "safety_stock")
-    readonly_fields = ("location", *BALANCES)
+    fields = ("location", *BALANCES, "backorder_limit", "safety_stock", "history")
+    readonly_fields = ("location", *BALANCES, "history")
     extra = 0
     can_delete = False
 
     def has_add_permission(self, request: HttpRequest, *args: Any) -> bool:
         """Refuse: receiving units makes a level."""
         return False
+
+    @admin.display(description=_("history"))
+    def history(self, level: Level) -> str:
+        """Link to the level's movements, the newest first."""
+        opts = Movement._meta
+        page = reverse(
+            f"admin:{opts.app_label}_{opts.model_name}_changelist", current_app=self.admin_site.name
+        )
+        return format_html('<a href="{}?level={}">{}</a>', page, level.pk, _("movements"))
 
 
 class ChangeForm(forms.Form):
@@ -189,6 +199,32 @@ class EntryAdmin(ReadOnlyAdmin):
     inlines = (MovementInline,)
 
 
+class MovementAdmin(ReadOnlyAdmin):
+    """The movements of a level, or of all, the newest first; an item's page links here."""
+
+    list_display = ("entry", "kind", "source", "target", "quantity", "actor", "created_at")
+    list_display_links = None
+    list_select_related = ("entry",)
+    ordering = ("-pk",)
+    search_fields = ("entry__cause__exact",)
+    search_help_text = _("The whole cause")
+
+    @admin.display(description=_("kind"))
+    def kind(self, movement: Movement) -> str:
+        """Return what was done."""
+        return str(movement.entry.get_kind_display())
+
+    @admin.display(description=_("actor"))
+    def actor(self, movement: Movement) -> str:
+        """Return who did it."""
+        return str(movement.entry.actor)
+
+    @admin.display(description=_("created"))
+    def created_at(self, movement: Movement) -> Any:
+        """Return when."""
+        return movement.entry.created_at
+
+
 class ReservationAdmin(ReadOnlyAdmin):
     """Reservations, the newest first."""
 
@@ -211,6 +247,7 @@ for _model, _admin in (
     (Item, ItemAdmin),
     (Location, LocationAdmin),
     (Entry, EntryAdmin),
+    (Movement, MovementAdmin),
     (Reservation, ReservationAdmin),
     (Count, CountAdmin),
 ):

@@ -1,6 +1,7 @@
 """Comparing balances with the ledger, and setting right what differs: the ledger is believed.
 
-A range of levels is compared in one statement, so that no sale comes between a balance and its movements.
+What is reserved is compared with the live reservations, too. A range of levels is compared in one statement,
+so that no sale comes between a balance and its movements.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from django.db.models import Case, F, Max, Q, QuerySet, Sum, Value, When
 from django.db.models.functions import Coalesce
 
 from inventory.ledger import lock_levels, prepare_to_write
-from inventory.models import BALANCES, Audit, Level, Movement, State
+from inventory.models import BALANCES, Audit, Level, Movement, Reservation, State
 from inventory.triggers import allow_changes
 
 RANGE: Final = 1000
@@ -26,11 +27,11 @@ MARGIN: Final = 10_000
 
 @dataclass(frozen=True)
 class Difference:
-    """A level whose balance isn't the sum of its movements.
+    """A level whose balance isn't the sum of its movements, or isn't what is promised.
 
     Attributes:
         sku, location: of the level. balance: which one. has: what the level says. ledger: what it should say.
-        level_id: the level's key.
+        level_id: the level's key. by: who says so, the movements or the live reservations.
     """
 
     level_id: int
@@ -39,12 +40,12 @@ class Difference:
     balance: str
     has: int
     ledger: int
+    by: str = "movements"
 
     def __str__(self) -> str:
         """Say it in a line."""
-        return (
-            f"{self.sku} at {self.location}: {self.balance} is {self.has}, and {self.ledger} by its movements"
-        )
+        what = f"{self.balance} is {self.has}, and {self.ledger} by its {self.by}"
+        return f"{self.sku} at {self.location}: {what}"
 
 
 @dataclass(frozen=True)
@@ -90,23 +91,28 @@ def _ranges(since: int, using: str) -> Iterator[QuerySet[Level]]:
         last = keys[-1]
 
 
+PROMISED: Final = "live reservations"
+
+
 def differences(levels: QuerySet[Level]) -> Iterator[Difference]:
-    """Yield every balance that isn't the sum of its level's movements."""
-    wrong = ~Q(**{name: F(f"ledger_{name}") for name in BALANCES})
-    rows = levels.annotate(**{f"ledger_{name}": _sum(name) for name in BALANCES}).filter(wrong)
-    for row in rows.order_by("pk").values(
-        "pk", "item__sku", "location__code", *BALANCES, *map("ledger_{}".format, BALANCES)
+    """Yield every balance that isn't the sum of its level's movements, or of its live reservations."""
+    live = Q(movements__entry__reservation__state=Reservation.State.LIVE)
+    rows = levels.annotate(
+        **{f"ledger_{name}": _sum(name) for name in BALANCES},
+        promised=Coalesce(Sum("movements__quantity", filter=live), 0),
+    )
+    right = Q(**{name: F(f"ledger_{name}") for name in BALANCES}) & Q(reserved=F("promised"))
+    compared = [(name, f"ledger_{name}", "movements") for name in BALANCES]
+    compared.append(("reserved", "promised", PROMISED))
+    for row in (
+        rows.filter(~right)
+        .order_by("pk")
+        .values("pk", "item__sku", "location__code", *BALANCES, *rows.query.annotations)
     ):
-        for name in BALANCES:
-            if row[name] != row[f"ledger_{name}"]:
-                yield Difference(
-                    row["pk"],
-                    row["item__sku"],
-                    row["location__code"],
-                    name,
-                    row[name],
-                    int(row[f"ledger_{name}"]),
-                )
+        place = row["pk"], row["item__sku"], row["location__code"]
+        for balance, sum_, by in compared:
+            if row[balance] != row[sum_]:
+                yield Difference(*place, balance, row[balance], int(row[sum_]), by)
 
 
 def _sum(balance: str) -> Any:
@@ -135,10 +141,10 @@ def reconcile(using: str = "default") -> Iterator[Reconciled]:
     """Set each balance that differs to the sum of its movements.
 
     One level at a time. No movement is made up. Where the ledger says what can't be, such as fewer than no
-    units, nothing is written: count the item.
+    units, nothing is written: count the item. Reservations are left as they are.
     """
     for levels in _ranges(0, using):
-        for key in sorted({each.level_id for each in differences(levels)}):
+        for key in sorted({each.level_id for each in differences(levels) if each.by != PROMISED}):
             yield from _believe_ledger(key, using)
 
 
@@ -148,7 +154,8 @@ def _believe_ledger(key: int, using: str) -> Iterator[Reconciled]:
         with transaction.atomic(using=using):
             prepare_to_write(using)
             lock_levels(using, pk=key)
-            wrong = tuple(differences(Level.objects.using(using).filter(pk=key)))
+            found = differences(Level.objects.using(using).filter(pk=key))
+            wrong = tuple(each for each in found if each.by != PROMISED)
             if wrong:
                 with allow_changes(using, key):
                     values = {each.balance: each.ledger for each in wrong}

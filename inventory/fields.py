@@ -15,22 +15,45 @@ from inventory.apps import installed_label
 if TYPE_CHECKING:
     from inventory.models import Item
 
-SUM_FOR_SALE = """
-(SELECT COALESCE(SUM(CASE WHEN sl.available + sl.backorder_limit > sl.safety_stock
-                          THEN sl.available + sl.backorder_limit - sl.safety_stock ELSE 0 END), 0)
-   FROM inventory_level sl JOIN inventory_location so ON so.id = sl.location_id
-  WHERE sl.item_id = {item} AND so.active)
+FOR_SALE = """
+(SELECT COALESCE(MIN(FLOOR((
+    SELECT COALESCE(SUM({greatest}(0, sl.available + sl.backorder_limit - sl.safety_stock +
+             CASE WHEN sl.reserved = 0 THEN 0 ELSE (
+               SELECT COALESCE(SUM(sm.quantity), 0)
+                 FROM inventory_reservation sr JOIN inventory_movement sm ON sm.entry_id = sr.entry_id
+                WHERE sm.level_id = sl.id AND sr.state = 'live' AND sr.expires_at <= {now}) END)), 0)
+      FROM inventory_level sl JOIN inventory_location so ON so.id = sl.location_id
+     WHERE sl.item_id = COALESCE(sp.part_id, si.id) AND so.active AND {place}
+   ) / COALESCE(sp.quantity, 1))), 0)
+   FROM inventory_item si LEFT JOIN inventory_component sp ON sp.item_id = si.id WHERE si.id = {item})
 """
-"""Units for sale: at active locations, less what is kept back, and what may be sold before it comes in."""
+"""Units of an item that are for sale: the one rule, by which rows are read, listed and filtered.
+
+Those at active locations, less what is kept back, and what may be sold before it comes in. What was promised
+until now is for sale again, whether it was swept or not: the next sale that needs it ends the reservation. A
+bundle is for sale as often as its scarcest part allows.
+"""
+
+_WORDS = {
+    "postgresql": {"greatest": "GREATEST", "now": "statement_timestamp()"},
+    "mysql": {"greatest": "GREATEST", "now": "UTC_TIMESTAMP(6)"},
+    "sqlite": {"greatest": "MAX", "now": "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')"},
+}
 
 
-class _SumOfLevels(Col):
-    """Reads as a column of the item and is the sum over its levels."""
+def for_sale(item: str, vendor: str, location: int | None = None) -> str:
+    """Return the SQL for what is for sale of `item`, a column; at one location or at all."""
+    place = "1 = 1" if location is None else f"so.id = {int(location)}"
+    return FOR_SALE.format(item=item, place=place, **_WORDS[vendor]).strip()
+
+
+class _ForSale(Col):
+    """Reads as a column of the item and is computed from its levels."""
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[()]]:
-        """Write the sum as a subquery: one index look-up per row that is read."""
+        """Write it as a subquery: a few index look-ups per row that is read."""
         quote = connection.ops.quote_name
-        return SUM_FOR_SALE.format(item=f"{quote(self.alias)}.{quote('id')}").strip(), ()
+        return for_sale(f"{quote(self.alias)}.{quote('id')}", connection.vendor), ()
 
 
 class AvailableField(models.BigIntegerField):  # type: ignore[type-arg]  # not generic at run time
@@ -54,8 +77,8 @@ class AvailableField(models.BigIntegerField):  # type: ignore[type-arg]  # not g
         return int(value)
 
     def get_col(self, alias: str, output_field: models.Field[Any, Any] | None = None) -> Col:
-        """Return the sum where Django wants the column."""
-        return _SumOfLevels(alias, self, output_field)
+        """Return the computation where Django wants the column."""
+        return _ForSale(alias, self, output_field)
 
     def deconstruct(self) -> Any:
         """Leave out what `__init__` sets."""

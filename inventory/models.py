@@ -306,7 +306,7 @@ class Movement(LedgerRow):
         Entry, on_delete=models.PROTECT, related_name="movements", verbose_name=_("entry")
     )
     level = models.ForeignKey(
-        Level, on_delete=models.PROTECT, related_name="movements", verbose_name=_("level")
+        Level, on_delete=models.PROTECT, related_name="movements", db_index=False, verbose_name=_("level")
     )
     source = models.PositiveSmallIntegerField(_("from"), choices=State.choices)
     target = models.PositiveSmallIntegerField(_("to"), choices=State.choices)
@@ -317,6 +317,8 @@ class Movement(LedgerRow):
         ordering = ("-pk",)
         verbose_name = _("movement")
         verbose_name_plural = _("movements")
+        # In order: a page of a level's history, and a batch of the archive, read what they show.
+        indexes = (models.Index(fields=("level", "id"), name="inventory_movement_level"),)
         constraints = (
             models.CheckConstraint(condition=Q(quantity__gt=0), name="inventory_movement_quantity"),
             models.CheckConstraint(

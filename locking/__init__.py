@@ -1,5 +1,6 @@
 """Holdfast's `locking`: distributed locks for Django that are released only after the commit."""
 
+from locking import contrib
 from locking.core import kinds
 from locking.core.at_exit import exit_on_sigterm
 from locking.core.kinds import *  # noqa: F403 - a kind's function is named where it is defined
@@ -24,6 +25,8 @@ from locking.exceptions import (
 from locking.transactions.decorator import distributed_lock
 from locking.transactions.locked_transaction import locked_transaction
 from locking.transactions.responses import conflict_response
+
+contrib.register_task_queues()
 
 __version__ = "0.1.0"
 

@@ -1,5 +1,7 @@
 """The Django app: `INSTALLED_APPS += ["locking"]`."""
 
+import atexit
+
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
@@ -12,8 +14,13 @@ class LockingConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks, and let heartbeat, deadlock detection and audit listen to the core."""
+        """Register the system checks; have what is built on the core hear of locks, and of the end."""
         from locking import checks  # noqa: F401
-        from locking.inspection import audit, deadlocks, heartbeat  # noqa: F401
+        from locking.core import at_exit, dead_processes
+        from locking.inspection import audit, deadlocks, heartbeat
 
+        dead_processes.start()
+        heartbeat.start()
+        deadlocks.start()
         audit.listen()
+        atexit.register(at_exit.release_what_is_left)  # the last one registered runs first

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from django.conf import settings
@@ -20,14 +21,15 @@ from locking.conf import DEFAULTS, LONGEST_COUNTDOWN, read_alias
 from locking.core.handler import DEFAULT_ALIAS, InvalidLockBackend, locks
 from locking.core.liveness import base_directory
 from locking.exceptions import BackendError
+from locking.keys.builder import dotted_path, templates_of
 from locking.keys.names import check_ttl
-from locking.keys.template import compile_template, dotted_path
 from locking.transactions.decorator import DECORATED, Options
 from locking.utils.databases import VENDORS
-from locking.utils.reach import is_same, locked_functions
 
 LIVE_TAG: Final = "locking_live"
 
+
+SNAPSHOTS: Final = "repeatable read"
 
 UNUSABLE: Final = (ImproperlyConfigured, InvalidLockBackend)
 """What an alias raises whose backend can't be made, or that isn't there."""
@@ -38,9 +40,8 @@ HINTS: Final = {
     "locking.E003": "Give seconds above 0, or None: a TTL of 10 s kept alive by the watchdog.",
     "locking.E004": "Correct BACKEND, CACHE or LOCATION, or install the package that the backend needs.",
     "locking.E005": "Correct using=, or add the database.",
-    "locking.E006": "Put @method_decorator(distributed_lock(…), name='dispatch') on the class, or the"
-    " decorator above @api_view, around what the URLconf calls. Where that can't be, take the view out of"
-    " ATOMIC_REQUESTS with Django's transaction.non_atomic_requests.",
+    "locking.E006": "Put @method_decorator(distributed_lock(…), name='dispatch') on the class, or take the"
+    " view out of ATOMIC_REQUESTS with Django's transaction.non_atomic_requests.",
     "locking.E007": "Name the database too: @distributed_lock(…, using=[…]).",
     "locking.E008": "Leave fenced out, or use a backend that mints tokens and PostgreSQL, MariaDB, MySQL or"
     " SQLite.",
@@ -121,33 +122,26 @@ def _check_backend(alias: str) -> Iterator[CheckMessage]:
 
 def _under_test() -> bool:
     """Whether Django's test environment is set up, as its test runner and pytest-django do first."""
-    return "django.test.utils" in sys.modules and hasattr(
-        sys.modules["django.test.utils"]._TestState, "saved_data"
-    )
+    return hasattr(getattr(sys.modules.get("django.test.utils"), "_TestState", None), "saved_data")
 
 
 # --- decorated functions ----------------------------------------------------------------------------------
 
 
-def _decorated() -> list[Callable[..., Any]]:
+def _decorated() -> list[Any]:
     """What was decorated, the views too: checks run in no certain order, the first must load them."""
-    _views()
+    _routes()
     return list(DECORATED)
 
 
-def _views() -> list[Callable[..., Any]]:
-    """Return the project's views, as far as it has a URLconf."""
-    return [view for view, _ in _routes()]
-
-
-def _routes() -> list[tuple[Callable[..., Any], set[str]]]:
-    """Return the project's views, each with the names of its route's arguments."""
+def _routes() -> list[tuple[Any, set[str]]]:
+    """Return the project's views as far as it has a URLconf, each with the names of its route's arguments."""
     return list(_below(get_resolver().url_patterns)) if getattr(settings, "ROOT_URLCONF", None) else []
 
 
 def _below(
     patterns: Iterable[URLPattern | URLResolver], names: Iterable[str] = ()
-) -> Iterator[tuple[Callable[..., Any], set[str]]]:
+) -> Iterator[tuple[Any, set[str]]]:
     for pattern in patterns:
         given = pattern.default_kwargs if isinstance(pattern, URLResolver) else pattern.default_args
         known = {*names, *pattern.pattern.regex.groupindex, *given}
@@ -193,12 +187,13 @@ def _check_key(view: Any, names: set[str]) -> Iterator[CheckMessage]:
     kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
     if options is None or kind is None:
         return  # a function's own parameters were looked at when it was decorated
-    sources = [options.key] if options.keys is None else options.keys
-    for source in sources if isinstance(sources, list | tuple) else ():
-        for value in compile_template(source).values if isinstance(source, str) else ():
+    for template in templates_of(options.key):
+        for value in template.values:
             if value.name not in names | {"request", "self"} and value.default is None:
                 known = ", ".join(sorted(names)) or "none"
-                text = f"{dotted_path(kind)} is locked by {source!r}, but a route to it has no argument"
+                text = (
+                    f"{dotted_path(kind)} is locked by {template.source!r}, but a route to it has no argument"
+                )
                 yield _message("E012", f"{text} {value.name!r}; it has {known}")
 
 
@@ -207,26 +202,17 @@ def _check_fence(function: Any) -> Iterator[CheckMessage]:
     if not options.fenced:
         return
     path = dotted_path(function)
-    if not _mints_tokens(options.backend):
-        yield _message("E008", f"{path} is fenced, but the backend {options.backend!r} mints no tokens.")
+    with suppress(*UNUSABLE):  # E002 or E004 says why
+        if not locks[options.backend].supports_fencing:
+            yield _message("E008", f"{path} is fenced, but the backend {options.backend!r} mints no tokens.")
     for alias in sorted(_using(options) & set(connections.settings)):
-        if connections[alias].vendor not in VENDORS:
+        vendor = connections[alias].vendor
+        # MySQL's own default is what it is left to by None.
+        level = connections[alias].settings_dict["OPTIONS"].get("isolation_level", "read committed")
+        if vendor not in VENDORS:
             yield _message("E008", f"{path} is fenced, but the database {alias!r} can't check a token.")
-        elif connections[alias].vendor == "mysql" and _repeats_reads(alias):
+        elif vendor == "mysql" and (level or SNAPSHOTS).replace("-", " ").lower() == SNAPSHOTS:
             yield _message("W003", f"{path} is fenced, but the database {alias!r} runs at REPEATABLE READ.")
-
-
-def _repeats_reads(alias: str) -> bool:
-    """Whether MySQL is told to, or left to its own default, which is to."""
-    level = connections[alias].settings_dict["OPTIONS"].get("isolation_level", "read committed")
-    return level is None or level.lower().replace("-", " ") == "repeatable read"
-
-
-def _mints_tokens(alias: str) -> bool:
-    try:
-        return locks[alias].supports_fencing
-    except UNUSABLE:
-        return True  # told by locking.E002 or E004
 
 
 @register("locking")
@@ -234,13 +220,13 @@ def check_row_locks(**_: Any) -> list[CheckMessage]:
     """Find databases of locked functions that take `select_for_update()` and do nothing."""
     if settings.DEBUG:
         return []
-    every: list[Any] = _decorated()
-    used = {alias for function in every for alias in _using(function.lock_options)}
-    ignored = [
-        each for each in sorted(used & set(connections.settings)) if connections[each].vendor == "sqlite"
-    ]
+    used = {alias for function in _decorated() for alias in _using(function.lock_options)}
     text = "Locked functions commit on {!r}, which is SQLite: it ignores select_for_update() silently."
-    return [_message("W002", text.format(alias)) for alias in ignored]
+    return [
+        _message("W002", text.format(alias))
+        for alias in sorted(used & set(connections.settings))
+        if connections[alias].vendor == "sqlite"
+    ]
 
 
 def _using(options: Options) -> set[str]:
@@ -252,31 +238,26 @@ def _using(options: Options) -> set[str]:
 
 @register("locking")
 def check_atomic_requests(**_: Any) -> list[CheckMessage]:
-    """Find decorated functions that are called in a transaction of Django's: each of their calls is refused.
-
-    Every one that a URLconf leads to is looked at: views of Django, Django REST framework and Django Ninja,
-    and what the admin calls.
-    """
+    """Find decorated views that are called in a transaction of Django's: each of their calls is refused."""
     atomic = {alias for alias, database in connections.settings.items() if database["ATOMIC_REQUESTS"]}
-    views = _views()
-    entries = [view for view in views if hasattr(view, "lock_options")]
-    messages = [m for view in views for m in (*_check_view(view, atomic, entries), *_check_admin(view))]
+    messages = [m for view, _ in _routes() for m in (*_check_view(view, atomic), *_check_admin(view))]
     return list({(message.id, message.msg): message for message in messages}.values())
 
 
-def _check_view(
-    view: Callable[..., Any], atomic: set[str], entries: list[Callable[..., Any]]
-) -> Iterator[CheckMessage]:
+def _check_view(view: Callable[..., Any], atomic: set[str]) -> Iterator[CheckMessage]:
     wrapped = atomic - getattr(view, "_non_atomic_requests", set())
     if not wrapped:
         return
-    when = f"ATOMIC_REQUESTS commits {', '.join(map(repr, sorted(wrapped)))} after the release"
-    for function in filter(_ends_early, locked_functions(view)):
-        text = f"{dotted_path(function)} is locked, but {when}."
-        if is_same(function, view):
-            yield _message("E007", text)
-        elif not any(is_same(function, entry) for entry in entries):  # it is called by its own URL
-            yield _message("E006", text)
+    on = ", ".join(map(repr, sorted(wrapped)))
+    text = f"{{}} is locked, but ATOMIC_REQUESTS commits {on} after the release"
+    if _ends_early(view):
+        yield _message("E007", text.format(dotted_path(view)))
+        return
+    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    methods: list[Any] = [] if kind is None else [getattr(kind, name, None) for name in dir(kind)]
+    for method in methods:
+        if _ends_early(method):
+            yield _message("E006", text.format(dotted_path(method)))
 
 
 IN_ADMIN: Final = ("save_form", "save_formset", "save_model", "save_related", "delete_model")
@@ -328,15 +309,9 @@ def check_celery(**_: Any) -> list[CheckMessage]:
 @register(LIVE_TAG)
 def check_live(**_: Any) -> list[CheckMessage]:
     """Ask every backend's servers, when asked to by tag."""
-    if not _asked_by_tag():
-        return []
-    return [message for alias in locks for message in _ask(alias)]
-
-
-def _asked_by_tag() -> bool:
-    """Without a tag Django runs every check, and tells none which were given; its caller's frame does."""
-    tags = sys._getframe(2).f_locals.get("tags")
-    return LIVE_TAG in (tags or ())
+    # Without a tag Django runs every check, and tells none which were given; its caller's frame does.
+    tags = sys._getframe(1).f_locals.get("tags")
+    return [message for alias in locks for message in _ask(alias)] if LIVE_TAG in (tags or ()) else []
 
 
 def _ask(alias: str) -> list[CheckMessage]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
+from typing import Any, ClassVar, Never, Self
 
 from django.core.exceptions import ValidationError
 from django.db import models, router
@@ -16,9 +16,6 @@ from locking.transactions.fence import outbid, passed
 from locking.utils.databases import UtcNow, storable
 
 __all__ = ["FencedModel"]
-
-if TYPE_CHECKING:
-    from locking.inspection import held
 
 
 class Fence(models.Model):
@@ -115,7 +112,7 @@ class LockEvent(models.Model):
         _refuse("deleted")
 
     @classmethod
-    def of(cls, hold: held.HeldLock, action: Action, reason: str, actor: str, details: str = "") -> LockEvent:
+    def of(cls, hold: Any, action: Action, reason: str, actor: str, details: str = "") -> LockEvent:
         """Return the row, not yet written, of something done to this hold."""
         same = {name: getattr(hold, name) for name in ("backend", "name", "key", "kind", "owner", "token")}
         holder = hold.holder[:400]
@@ -137,7 +134,7 @@ class HeldLock(models.Model):
             ("extend_heldlock", _("Can extend a held lock")),
         ]
 
-    hold: held.HeldLock
+    hold: Any
 
     def __str__(self) -> str:
         return storable(self.hold.name) if hasattr(self, "hold") else self.ident

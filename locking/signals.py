@@ -14,7 +14,8 @@ start: that costs 0.1 µs an event; with one, about 15 µs (measured on two shar
 
 Two others hear of the same events, at once and in the thread where they happen: the logger `locking.events`,
 and observers. An observer must be quick; metrics and traces are made of them (`locking.contrib.prometheus`,
-`locking.contrib.opentelemetry`).
+`locking.contrib.opentelemetry`), and so are statistics, heartbeats and the liveness of processes: the core
+knows none of them.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from __future__ import annotations
 import atexit
 import logging
 import math
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
 from django.db import close_old_connections
 from django.dispatch import Signal
 
+from locking.backends.base import BaseLockBackend
 from locking.utils.background import Worker, after_fork
 
 __all__ = [
@@ -94,6 +96,9 @@ Outcome = Literal[
 
 Renewal = Literal["renewed", "failed", "lost"]
 
+Measure = tuple[str, Literal["acquired", "refused", "deadlock", "lost", "ended"], float]
+"""Alias, what happened, and its seconds: of waiting where a lock was acquired, of holding where it ended."""
+
 MOST_WAITING: Final = 10_000
 """Events that wait for slow receivers at most; beyond that new ones are dropped, and the log says so."""
 
@@ -101,26 +106,7 @@ LAST_WORDS: Final = 2.0
 """Seconds for which the end of the process waits for receivers."""
 
 
-class Fields(NamedTuple):
-    """What an event tells; see `LockEvent`."""
-
-    outcome: Outcome
-    name: str
-    key: str
-    backend: str
-    owner: str
-    token: int
-    ttl: float | None
-    waited: float | None
-    held: float | None
-    holder: str | None
-    at: float
-    thread: str
-    template: str | None
-    reason: str | None
-
-
-class LockEvent(Fields):
+class LockEvent(NamedTuple):
     """What happened to one lock; several names taken together send one event each.
 
     A tuple, because a frozen dataclass takes four times as long to make.
@@ -137,37 +123,26 @@ class LockEvent(Fields):
         held: seconds from the grant to the end of the hold (of a lost one: to the discovery); None before it.
         holder: a refusal's reason: who has the lock, where the backend can tell; of an orphaned lock its
             dead process.
-        at: Unix time of the event.
-        thread: name of the thread in which it happened.
         template: what the names of its kind have in common, such as `order:<order_id>`; None where unknown.
         reason: of a deadlock, the circle in words.
+        at: Unix time of the event.
+        thread: name of the thread in which it happened.
     """
 
-    __slots__ = ()
-
-    def __new__(
-        cls,
-        *,
-        outcome: Outcome,
-        name: str,
-        key: str,
-        backend: str,
-        owner: str,
-        token: int = 0,
-        ttl: float | None = None,
-        waited: float | None = None,
-        held: float | None = None,
-        holder: str | None = None,
-        template: str | None = None,
-        reason: str | None = None,
-    ) -> LockEvent:
-        """Make the event of this moment in this thread."""
-        at, thread = time.time(), threading.current_thread().name  # noqa: TID251 shown
-        fields = (
-            outcome, name, key, backend, owner, token, ttl, waited, held, holder, at, thread, template,
-            reason,
-        )  # fmt: skip
-        return tuple.__new__(cls, fields)
+    outcome: Outcome
+    name: str
+    key: str
+    backend: str
+    owner: str
+    token: int = 0
+    ttl: float | None = None
+    waited: float | None = None
+    held: float | None = None
+    holder: str | None = None
+    template: str | None = None
+    reason: str | None = None
+    at: float = 0.0
+    thread: str = ""
 
 
 # --- who hears at once ------------------------------------------------------------------------------------
@@ -189,65 +164,72 @@ class Observer:
     def renewed(self, backend: str, outcome: Renewal, leases: int) -> None:
         """The watchdog renewed that many leases in one batch, or didn't: `failed` ones are tried again."""
 
+    def measured(self, measure: Measure) -> None:
+        """An acquisition or a hold came to its end; comes cheaper than `happened`, and must not raise."""
 
-OBSERVERS: Final[list[Observer]] = []
+    def used(self, backend: BaseLockBackend) -> None:
+        """A backend was built, or a guarded lock of it is about to be acquired."""
+
+    def kept(self, owner: str, until: float) -> None:
+        """A lock was left to its ttl, which ends at this Unix time."""
+
+
+OBSERVERS: Final[dict[str, list[Callable[..., object]]]] = {
+    name: [] for name in ("happened", "waiting", "renewed", "measured", "used", "kept")
+}
+"""The methods that observers have overridden, by name: what no observer hears of costs nothing."""
+
+HAPPENED, MEASURED = OBSERVERS["happened"], OBSERVERS["measured"]
 
 
 def observe(observer: Observer) -> None:
-    """Have `observer` hear of everything from now on; twice is once."""
-    if observer not in OBSERVERS:
-        OBSERVERS.append(observer)
+    """Register an observer. Idempotent."""
+    for name, methods in OBSERVERS.items():
+        method = getattr(observer, name)
+        if getattr(method, "__func__", None) is not getattr(Observer, name) and method not in methods:
+            methods.append(method)
 
 
 def stop_observing(observer: Observer) -> None:
-    """Tell `observer` nothing more."""
-    if observer in OBSERVERS:
-        OBSERVERS.remove(observer)
+    """Unregister an observer, if it is registered."""
+    for name, methods in OBSERVERS.items():
+        if (method := getattr(observer, name)) in methods:
+            methods.remove(method)
 
 
-def notify(signal: Signal, describe: Callable[[], LockEvent]) -> None:
-    """Announce the event that `describe` makes; it is made only where there is a listener."""
-    if has_listeners(signal):
-        publish(signal, describe())
-
-
-def publish(signal: Signal, event: LockEvent) -> None:
-    """Tell observers, the log and the receivers of `signal` of an event."""
-    for observer in OBSERVERS:
+def tell(what: str, *facts: object) -> None:
+    """Call this method of all observers; what one raises is logged."""
+    for method in OBSERVERS[what]:
         try:
-            observer.happened(event)
+            method(*facts)
         except Exception:
-            _log_failure(observer)
-    if events_logger.isEnabledFor(level := level_of(signal, event)):
-        _log(level, event)
-    for each in (signal, lock_refused) if signal is lock_deadlocked else (signal,):  # it is a refusal, too
-        if each.receivers:
-            _dispatcher.put(each, event)
-
-
-def _log_failure(observer: Observer) -> None:
-    logger.exception("the observer %r of locks failed", observer)
+            logger.exception("the observer %r of locks failed", method)
 
 
 def has_listeners(signal: Signal) -> bool:
     """Return True if the event has listeners. Cheaper than calling notify()."""
     receivers = signal.receivers or (signal is lock_deadlocked and lock_refused.receivers)
-    return bool(OBSERVERS or receivers or events_logger.isEnabledFor(LEVELS[signal]))
+    return bool(HAPPENED or receivers or events_logger.isEnabledFor(LEVELS[signal]))
 
 
-def notify_observers(step: Callable[[Observer], None]) -> None:
-    """Do `step` with each observer; what one raises is logged."""
-    for observer in OBSERVERS:
-        try:
-            step(observer)
-        except Exception:
-            _log_failure(observer)
+def notify(signal: Signal, **fields: Any) -> None:
+    """Announce an event to observers, the log and the receivers of `signal`, where there are any."""
+    if has_listeners(signal):
+        publish(signal, **fields)
 
 
-def notify_waiting(name: str, template: str | None, backend: str, change: int) -> None:
-    """Tell observers that a caller began (`change` = 1) or ceased (-1) to wait."""
-    if OBSERVERS:
-        notify_observers(lambda observer: observer.waiting(name, template, backend, change))
+def publish(signal: Signal, **fields: Any) -> None:
+    """Announce the event with these fields, of this moment in this thread."""
+    at, thread = time.time(), threading.current_thread().name  # noqa: TID251 shown
+    event = LockEvent(at=at, thread=thread, **fields)
+    tell("happened", event)
+    if events_logger.isEnabledFor(level := level_of(signal, event)):
+        facts = event._asdict()
+        extra = {f"lock_{name}": value for name, value in facts.items() if name not in ("at", "thread")}
+        events_logger.log(level, SENTENCES[event.outcome], facts | {"lock": event.name}, extra=extra)
+    for each in (signal, lock_refused) if signal is lock_deadlocked else (signal,):  # it is a refusal, too
+        if each.receivers:
+            _dispatcher.put(each, event)
 
 
 # --- the log ----------------------------------------------------------------------------------------------
@@ -286,13 +268,57 @@ SENTENCES: Final[dict[Outcome, str]] = {
 }
 
 
-def _log(level: int, event: LockEvent) -> None:
-    fields = event._asdict()
-    extra = {f"lock_{name}": value for name, value in fields.items() if name not in ("at", "thread")}
-    events_logger.log(level, SENTENCES[event.outcome], fields | {"lock": event.name}, extra=extra)
-
-
 # --- the queue of the receivers ---------------------------------------------------------------------------
+
+
+class Dispatcher:
+    """Sends queued events from one thread, which starts with the first of them."""
+
+    def __init__(self) -> None:
+        self._worker = Worker("locking-call-receivers", self._send_queued)
+        self.reset()
+        after_fork(self.reset)
+
+    def reset(self) -> None:
+        """Start from nothing: a forked child's parent sends its own events."""
+        self._queue: deque[tuple[Signal, LockEvent] | threading.Event] = deque()
+
+    def put(self, signal: Signal, event: LockEvent) -> None:
+        """Queue an event; never blocks."""
+        if len(self._queue) >= MOST_WAITING:
+            logger.error(
+                "receivers of lock signals are too slow: dropped %s of %r", event.outcome, event.name
+            )
+            return
+        self._queue.append((signal, event))
+        self._worker.wake()
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until the queue so far was sent; see the function."""
+        if (not self._queue and not self._worker.running) or self._worker.runs_here():
+            return True
+        self._queue.append(reached := threading.Event())
+        return self._worker.wake() and reached.wait(timeout)
+
+    def _send_queued(self) -> float:
+        """Send everything that is queued, then sleep until more is."""
+        while self._queue:
+            item = self._queue.popleft()
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
+            signal, event = item
+            try:
+                signal.send_robust(
+                    sender=LockEvent, event=event
+                )  # what a receiver raises is logged by Django
+                close_old_connections()  # this thread has no request whose end would do so
+            except Exception:  # the thread must outlive a broken connection too
+                logger.exception("sending %s of the lock %r failed", event.outcome, event.name)
+        return math.inf
+
+
+_dispatcher: Final = Dispatcher()
 
 
 def flush(timeout: float = 5.0) -> bool:
@@ -307,60 +333,4 @@ def flush(timeout: float = 5.0) -> bool:
     return _dispatcher.flush(timeout)
 
 
-class Dispatcher:
-    """Sends queued events from one thread, which starts with the first of them."""
-
-    def __init__(self) -> None:
-        self._worker = Worker("locking-signals", self._send_queued)
-        self.reset()
-
-    def reset(self) -> None:
-        """Start from nothing: a forked child's parent tells its own events."""
-        self._queue: queue.Queue[tuple[Signal, LockEvent] | threading.Event] = queue.Queue(MOST_WAITING)
-
-    def put(self, signal: Signal, event: LockEvent) -> None:
-        """Queue an event; never blocks."""
-        try:
-            self._queue.put_nowait((signal, event))
-        except queue.Full:
-            logger.error(
-                "receivers of lock signals are too slow: dropped %s of %r", event.outcome, event.name
-            )
-        self._worker.wake()
-
-    def flush(self, timeout: float) -> bool:
-        """Wait until the queue so far was sent; see the function."""
-        if (self._queue.empty() and not self._worker.running) or self._worker.runs_here():
-            return True
-        reached = threading.Event()
-        try:
-            self._queue.put(reached, timeout=timeout)
-        except queue.Full:
-            return False
-        return self._worker.wake() and reached.wait(timeout)
-
-    def _send_queued(self) -> float:
-        """Send everything that is queued, then sleep until more is."""
-        while True:
-            try:
-                item = self._queue.get_nowait()
-            except queue.Empty:
-                return math.inf
-            if isinstance(item, threading.Event):
-                item.set()
-            else:
-                _send(*item)
-
-
-def _send(signal: Signal, event: LockEvent) -> None:
-    """Call the receivers; whatever one raises is logged by Django and goes no further."""
-    try:
-        signal.send_robust(sender=LockEvent, event=event)
-        close_old_connections()  # this thread has no request whose end would do so
-    except Exception:  # the thread must outlive a broken connection too
-        logger.exception("sending %s of the lock %r failed", event.outcome, event.name)
-
-
-_dispatcher: Final = Dispatcher()
-after_fork(_dispatcher.reset)
 atexit.register(flush, LAST_WORDS)

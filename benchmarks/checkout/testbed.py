@@ -34,13 +34,13 @@ SELECT coalesce(sum(level.available), 0), coalesce(min(level.available), 0),
 """
 _BY_HAND = """
 SELECT coalesce(sum(p.on_hand), 0), coalesce(min(p.on_hand), 0),
-       coalesce((SELECT sum(quantity) FROM lab_orderitem WHERE product_id = ANY(array_agg(p.id))), 0),
-       (SELECT count(DISTINCT order_id) FROM lab_orderitem WHERE product_id = ANY(array_agg(p.id)))
+       coalesce((SELECT sum(quantity) FROM orders_orderitem WHERE product_id = ANY(array_agg(p.id))), 0),
+       (SELECT count(DISTINCT order_id) FROM orders_orderitem WHERE product_id = ANY(array_agg(p.id)))
   FROM lab_product p WHERE p.sku = ANY(%(skus)s)
 """
 _STOCK_UP_BY_HAND = """
-INSERT INTO lab_product (sku, name, price, on_hand, version, guarded)
-SELECT sku, 'by hand', 1, %s, 0, false FROM unnest(%s::text[]) AS sku
+INSERT INTO lab_product (id, sku, name, price, on_hand, version, guarded)
+SELECT id, sku, name, price, %s, 0, false FROM orders_product WHERE sku = ANY(%s)
 """
 
 

@@ -15,6 +15,7 @@ bench = [
     path("unlocked/", views.unlocked),
     path("select_for_update/", views.select_for_update),
     path("distributed_lock/", views.locked),
+    path("plain_write/", views.plain_write),
 ]
 urlpatterns = [
     path("bench/", include(bench)),

@@ -1,4 +1,4 @@
-"""A shop of django-oscar with its defaults; SHOP_UNLOCKED=1 leaves its checkout as it is."""
+"""A shop of django-oscar with its defaults; SHOP says what protects its stock: inventory, lock or nothing."""
 
 import json
 import os
@@ -6,12 +6,19 @@ import os
 from oscar import INSTALLED_APPS as OSCARS_APPS
 from oscar.defaults import *  # noqa: F403
 
-OSCARS_CHECKOUT = "oscar.apps.checkout.apps.CheckoutConfig"
-CHECKOUT = OSCARS_CHECKOUT if "SHOP_UNLOCKED" in os.environ else "examples.oscar.checkout.apps.CheckoutConfig"
+OURS = {
+    "inventory": {
+        "oscar.apps.partner.apps.PartnerConfig": "examples.oscar.partner.apps.PartnerConfig",
+        "oscar.apps.order.apps.OrderConfig": "examples.oscar.order.apps.OrderConfig",
+    },
+    "lock": {"oscar.apps.checkout.apps.CheckoutConfig": "examples.oscar.checkout.apps.CheckoutConfig"},
+    "nothing": {},
+}[os.environ.get("SHOP", "inventory")]
 
 SECRET_KEY = "of no use to anyone outside this example"  # noqa: S105
 ALLOWED_HOSTS = ["127.0.0.1"]
-INSTALLED_APPS = [CHECKOUT if app == OSCARS_CHECKOUT else app for app in OSCARS_APPS] + ["locking"]
+INSTALLED_APPS = [OURS.get(app, app) for app in OSCARS_APPS] + ["locking", "inventory"]
+MIGRATION_MODULES = {"partner": "oscar.apps.partner.migrations", "order": "oscar.apps.order.migrations"}
 MIDDLEWARE = [  # without CSRF protection: the customers of this shop are scripts
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -49,3 +56,5 @@ DATABASES = {"default": json.loads(os.environ["SHOP_DATABASE"])}
 CACHES = {
     "default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": os.environ["SHOP_REDIS"]},
 }
+OSCAR_INITIAL_ORDER_STATUS = "Pending"
+OSCAR_ORDER_STATUS_PIPELINE = {"Pending": ("Cancelled",), "Cancelled": ()}

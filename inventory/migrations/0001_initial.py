@@ -338,6 +338,7 @@ class Migration(migrations.Migration):
                 (
                     "level",
                     models.ForeignKey(
+                        db_index=False,
                         on_delete=django.db.models.deletion.PROTECT,
                         related_name="movements",
                         to=f"{LABEL}.level",
@@ -488,6 +489,10 @@ class Migration(migrations.Migration):
                 condition=models.Q(("backorder_limit__gte", 0), ("safety_stock__gte", 0)),
                 name="inventory_level_limits",
             ),
+        ),
+        migrations.AddIndex(
+            model_name="movement",
+            index=models.Index(fields=["level", "id"], name="inventory_movement_level"),
         ),
         migrations.AddConstraint(
             model_name="movement",

@@ -6,11 +6,11 @@ import inspect
 import multiprocessing
 import sys
 import threading
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
+from inventory.racing.crowd import fork, race_threads
 from inventory.racing.meeting import Meeting
 from inventory.racing.recorder import Recorder, recording
 from inventory.racing.result import Buyer, Race
@@ -115,37 +115,35 @@ def _can_fork() -> bool:
 
 
 def _run(action: Sell, sold: Callable[[Any], Any], buyers: int, processes: int) -> list[Buyer]:
-    from django.db import connections
-
     context = multiprocessing.get_context("fork" if processes > 1 else None)
     meeting, start = Meeting(context, buyers), context.Barrier(buyers)
     shares = [range(first, buyers, processes) for first in range(processes)]
+
+    def share(process: int) -> list[Buyer]:
+        """Have the buyers of one process buy, each in a thread."""
+        return race_threads(
+            [partial(_buy, action, sold, number, meeting, start) for number in shares[process]]
+        )
+
     if processes == 1:
-        return _threads(action, sold, shares[0], meeting, start)
-    connections.close_all()  # a child must not inherit one
-    pipes, children = [], []
-    for share in shares:
-        receive, send = context.Pipe(False)
-        child = context.Process(target=_child, args=(send, action, sold, share, meeting, start), daemon=True)
-        with _forking():
-            child.start()
-        send.close()
-        pipes.append(receive)
-        children.append(child)
+        return share(0)
+    pipes = [context.Pipe(duplex=False) for _ in shares]
+
+    def run(process: int) -> None:
+        for other, (_, sender) in enumerate(pipes):
+            if other != process:  # so that the death of one is heard while the others go on
+                sender.close()
+        pipes[process][1].send(share(process))
+
+    children = fork(run, processes)
+    for _, sender in pipes:
+        sender.close()
     try:
-        return [buyer for pipe in pipes for buyer in _received(pipe)]
+        return [buyer for receiver, _ in pipes for buyer in _received(receiver)]
     finally:
         for child in children:
             child.join(5)
             child.kill()
-
-
-@contextmanager
-def _forking() -> Iterator[None]:
-    """Without the warning about threads that are not in the child: the child starts its own."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield
 
 
 def _received(pipe: Any) -> list[Buyer]:
@@ -156,33 +154,8 @@ def _received(pipe: Any) -> list[Buyer]:
     return found
 
 
-def _child(
-    pipe: Any, action: Sell, sold: Callable[[Any], Any], share: Sequence[int], meeting: Meeting, start: Any
-) -> None:
-    pipe.send(_threads(action, sold, share, meeting, start))
-
-
-def _threads(
-    action: Sell, sold: Callable[[Any], Any], share: Sequence[int], meeting: Meeting, start: Any
-) -> list[Buyer]:
-    found: list[Buyer] = []
-    threads = [
-        threading.Thread(
-            target=lambda number=number: found.append(_buy(action, sold, number, meeting, start))
-        )
-        for number in share
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
-
-
 def _buy(action: Sell, sold: Callable[[Any], Any], number: int, meeting: Meeting, start: Any) -> Buyer:
     """Buy once, in a thread of its own; an error is a refusal, and is counted by its text."""
-    from django.db import connections
-
     recorder, success, refusal = Recorder(number, meeting), False, ""
     try:
         start.wait(START_SECONDS)
@@ -197,7 +170,6 @@ def _buy(action: Sell, sold: Callable[[Any], Any], number: int, meeting: Meeting
         refusal = _short(f"{type(error).__name__}: {error}")
     finally:
         meeting.leave(number)
-        connections.close_all()
     return Buyer(number + 1, success, refusal, tuple(recorder.events))
 
 

@@ -2,20 +2,24 @@
 -- never changed; a level begins at nought; inserting movements adds them up, once a statement.
 -- The table is named with its schema: pg_restore works without a search path.
 
+-- One level after another, each by its key, also where this was planned while the tables were empty.
 CREATE FUNCTION inventory_apply_movements() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    change record;
 BEGIN
-    UPDATE {schema}.inventory_level AS level
-       SET available = level.available + change.available,
-           reserved = level.reserved + change.reserved,
-           committed = level.committed + change.committed,
-           unavailable = level.unavailable + change.unavailable
-      FROM (SELECT level_id,
-                   sum(CASE 1 WHEN target THEN quantity WHEN source THEN -quantity ELSE 0 END) AS available,
-                   sum(CASE 2 WHEN target THEN quantity WHEN source THEN -quantity ELSE 0 END) AS reserved,
-                   sum(CASE 3 WHEN target THEN quantity WHEN source THEN -quantity ELSE 0 END) AS committed,
-                   sum(CASE 4 WHEN target THEN quantity WHEN source THEN -quantity ELSE 0 END) AS unavailable
-              FROM added GROUP BY level_id) AS change
-     WHERE level.id = change.level_id;
+    FOR change IN
+        SELECT level_id,
+               sum(CASE 1 WHEN target THEN quantity WHEN source THEN -quantity ELSE 0 END) AS available,
+               sum(CASE 2 WHEN target THEN quantity WHEN source THEN -quantity ELSE 0 END) AS reserved,
+               sum(CASE 3 WHEN target THEN quantity WHEN source THEN -quantity ELSE 0 END) AS committed,
+               sum(CASE 4 WHEN target THEN quantity WHEN source THEN -quantity ELSE 0 END) AS unavailable
+          FROM added GROUP BY level_id ORDER BY level_id
+    LOOP
+        UPDATE {schema}.inventory_level
+           SET available = available + change.available, reserved = reserved + change.reserved,
+               committed = committed + change.committed, unavailable = unavailable + change.unavailable
+         WHERE id = change.level_id;
+    END LOOP;
     RETURN NULL;
 END $$;
 

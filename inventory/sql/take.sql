@@ -3,31 +3,36 @@
 --   %(lines)s    [{"no": 1, "sku": "mug", "quantity": 2}]
 --   %(target)s   the state that the units go to     %(location)s  take from this location only, or NULL
 -- Levels are locked in key order; those of an entry that can't be served as things are aren't locked at all.
+-- Every lookup is LATERAL or by ANY: by an index, also where the statement was planned while the tables were empty. A
+-- join would have been planned as a scan, and a shop's first rush pays for it: 2.5 ms a sale after 15,000 instead of 0.4.
 -- Answers with one row: ids of posted entries by cause; causes that were used before; and for each line of an
 -- entry that wasn't posted what there is for it.
 WITH asked AS (
     SELECT * FROM json_to_recordset(%(entries)s::json)
                   AS t(no int, cause text, kind smallint, fingerprint bigint, actor text)),
 known AS (
-    SELECT asked.no, entry.id, entry.cause, entry.kind, entry.fingerprint, entry.answer
-      FROM asked JOIN inventory_entry AS entry USING (cause)),
+    SELECT asked.no, entry.*
+      FROM asked CROSS JOIN LATERAL (
+           SELECT id, kind, fingerprint, answer FROM inventory_entry WHERE cause = asked.cause LIMIT 1) AS entry),
 line AS (
     SELECT t.no, t.sku, t.quantity, item.id AS item_id,
            coalesce(part.part_id, item.id) AS part_id, coalesce(part.quantity, 1) AS per_unit
       FROM json_to_recordset(%(lines)s::json) AS t(no int, sku text, quantity bigint)
-      LEFT JOIN inventory_item AS item ON item.sku = t.sku
-      LEFT JOIN inventory_component AS part ON part.item_id = item.id
+      LEFT JOIN LATERAL (SELECT id FROM inventory_item WHERE sku = t.sku LIMIT 1) AS item ON true
+      LEFT JOIN LATERAL (
+           SELECT part_id, quantity FROM inventory_component WHERE item_id = item.id OFFSET 0) AS part ON true
      WHERE t.no NOT IN (SELECT no FROM known)),
 demand AS (
     SELECT no, part_id, sum(quantity * per_unit)::bigint AS units FROM line GROUP BY no, part_id),
 seen AS (
-    SELECT level.item_id AS part_id, sum(level.reserved) AS reserved,
-           sum(CASE WHEN location.active
-               THEN greatest(available + backorder_limit - safety_stock, 0) ELSE 0 END)::bigint AS units
-      FROM inventory_level AS level JOIN inventory_location AS location ON location.id = level.location_id
-     WHERE level.item_id IN (SELECT part_id FROM demand)
-       AND (%(location)s::bigint IS NULL OR location.id = %(location)s::bigint)
-     GROUP BY level.item_id),
+    SELECT part_id, there.*
+      FROM (SELECT DISTINCT part_id FROM demand) AS part CROSS JOIN LATERAL (
+           SELECT array_agg(level.id) AS levels, sum(level.reserved) AS reserved,
+                  sum(CASE WHEN location.active
+                      THEN greatest(available + backorder_limit - safety_stock, 0) ELSE 0 END)::bigint AS units
+             FROM inventory_level AS level JOIN inventory_location AS location ON location.id = level.location_id
+            WHERE level.item_id = part.part_id
+              AND (%(location)s::bigint IS NULL OR location.id = %(location)s::bigint)) AS there),
 hopeful AS (
     SELECT demand.no FROM demand LEFT JOIN seen USING (part_id)
      GROUP BY demand.no HAVING bool_and(coalesce(seen.units, 0) >= demand.units)),
@@ -35,9 +40,9 @@ locked AS MATERIALIZED (
     SELECT level.id, level.item_id AS part_id, location.priority,
            level.available + level.backorder_limit - level.safety_stock AS units
       FROM inventory_level AS level JOIN inventory_location AS location ON location.id = level.location_id
-     WHERE level.item_id IN (SELECT part_id FROM demand WHERE no IN (SELECT no FROM hopeful))
+     WHERE level.id = ANY (ARRAY(SELECT unnest(seen.levels) FROM demand JOIN seen USING (part_id)
+                                  WHERE demand.no IN (SELECT no FROM hopeful)))
        AND location.active AND level.available + level.backorder_limit > level.safety_stock
-       AND (%(location)s::bigint IS NULL OR location.id = %(location)s::bigint)
      ORDER BY level.id FOR NO KEY UPDATE OF level),
 total AS (SELECT part_id, sum(units)::bigint AS units FROM locked GROUP BY part_id),
 supply AS (

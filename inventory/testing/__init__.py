@@ -6,8 +6,8 @@ Nothing is imported before it is asked for: pytest loads the plugin of this pack
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from inventory.racing.crowd import race_processes, race_threads
     from inventory.testing.contract import StrategyContract
-    from inventory.testing.races import race_processes, race_threads
 
 __all__ = ["StrategyContract", "race_processes", "race_threads"]
 
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
 
         return StrategyContract
     if name in ("race_processes", "race_threads"):
-        from inventory.testing import races
+        from inventory.racing import crowd
 
-        return getattr(races, name)
+        return getattr(crowd, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,7 +18,7 @@ from django.db.models import F, Sum
 from inventory.api import Stock
 from inventory.exceptions import CauseUsed, InventoryError, SoldOut, TransactionError, UnknownSku
 from inventory.models import BALANCES, Entry, Level, Location, Movement, State
-from inventory.testing.races import race_processes, race_threads
+from inventory.racing.crowd import race_processes, race_threads
 
 
 class StrategyContract:

@@ -69,7 +69,7 @@ class LeaseExpirer(Generic[Hold]):
         pause: Callable[[], float] = lambda: 3600.0,
     ) -> None:
         self._end, self._beat, self._pause = end, beat, pause
-        self._worker = Worker("locking-holds", self._step)
+        self._worker = Worker("locking-renew-expiry", self._step)
         self.reset()
         after_fork(self.reset)
 

@@ -27,9 +27,9 @@ from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.lock import Lock, SingleLock, get_lock
 from locking.core.pending_release import release_retrier
 from locking.exceptions import BackendUnavailable, LockError, LockNotAcquired
-from locking.keys.names import check_ttl
-from locking.keys.template import KeyBuilder, KeySource, key_builder
-from locking.transactions.decorator import AN_HOUR
+from locking.keys.builder import KeyBuilder, KeySource, key_builder
+from locking.keys.names import Seconds, check_ttl
+from locking.transactions.tasks import AN_HOUR
 from locking.utils.ownership import client_of_work, is_owner_of, owner_of_work, work_of
 
 __all__ = ["UniqueTask"]
@@ -43,43 +43,52 @@ WAITED: Final = "locking_waited"
 # --- what @distributed_lock asks --------------------------------------------------------------------------
 
 
-def running_task(function: Callable[..., Any]) -> Any | None:
+def running_task(function: Callable[..., Any]) -> CeleryTask | None:
     """Return the Celery task that is running, if `function` is its body and not merely called by it."""
     if not current_task or inspect.unwrap(current_task.run) is not inspect.unwrap(function):
         return None
-    return current_task
+    return CeleryTask(current_task)
 
 
-def act_for(task: Any, lock: Lock) -> None:
-    """Have the task take the lock in its own name.
+class CeleryTask:
+    """A running task, as locks see it; see `locking.transactions.tasks.RunningTask`."""
 
-    A redelivered one takes it over from the delivery before. That one is mostly dead (its worker was killed);
-    if it lives (it ran longer than the broker's visibility time-out), it has lost the lock and rolls back.
-    """
-    if task.request.id:
-        lock.act_for(client_of_work(task.request.id), take_over=_is_redelivered(task))
+    def __init__(self, task: Any) -> None:
+        self.task = task
 
+    @property
+    def redelivered(self) -> bool:
+        """Whether the broker has delivered this task before."""
+        return bool((self.task.request.delivery_info or {}).get("redelivered"))
 
-def _is_redelivered(task: Any) -> bool:
-    return bool((task.request.delivery_info or {}).get("redelivered"))
+    def act_for(self, lock: Lock) -> None:
+        """Have the task take the lock in its own name.
 
+        A redelivered one takes it over from the delivery before. That one is mostly dead (its worker was
+        killed); if it lives (it ran longer than the broker's visibility time-out), it has lost the lock and
+        rolls back.
+        """
+        if self.task.request.id:
+            lock.act_for(client_of_work(self.task.request.id), take_over=self.redelivered)
 
-def retry(task: Any, error: LockError, retry_for: float | None = AN_HOUR) -> NoReturn:
-    """Send the task back to its queue until it has waited there for `retry_for` seconds, then raise `error`.
+    def retry(self, error: LockError, retry_for: float | None = AN_HOUR) -> NoReturn:
+        """Send the task back to its queue until it has waited there for `retry_for` seconds, then raise.
 
-    Waiting for a lock isn't failing, so the task's own retries aren't counted. How often and how long it has
-    waited goes along in the message: a worker that is killed loses neither.
-    """
-    request = task.request
-    tries, waited = request.get(WAITED) or (request.headers or {}).get(WAITED) or (0, 0.0)
-    if retry_for is not None and waited >= retry_for:
-        error.add_note(f"the task was retried {tries} times in {waited:.0f} s (retry_for={retry_for:g})")
-        raise error
-    seconds = countdown(tries, getattr(error, "retry_after", None), getattr(error, "estimate", None))
-    if not request.is_eager:  # an eager task doesn't wait for its countdown: there only its retries end it
-        request.retries -= 1
-    headers = {**(request.headers or {}), WAITED: (tries + 1, waited + seconds)}
-    raise task.retry(exc=error, countdown=seconds, headers=headers)
+        Waiting for a lock isn't failing, so the task's own retries aren't counted. How often and how long it
+        has waited goes along in the message: a worker that is killed loses neither.
+        """
+        request = self.task.request
+        tries, waited = request.get(WAITED) or (request.headers or {}).get(WAITED) or (0, 0.0)
+        if retry_for is not None and waited >= retry_for:
+            error.add_note(f"the task was retried {tries} times in {waited:.0f} s (retry_for={retry_for:g})")
+            raise error
+        seconds = countdown(tries, getattr(error, "retry_after", None), getattr(error, "estimate", None))
+        if (
+            not request.is_eager
+        ):  # an eager task doesn't wait for its countdown: there only its retries end it
+            request.retries -= 1
+        headers = {**(request.headers or {}), WAITED: (tries + 1, waited + seconds)}
+        raise self.task.retry(exc=error, countdown=seconds, headers=headers)
 
 
 def countdown(tries: int, lease_left: float | None, usual: float | None = None) -> float:
@@ -129,7 +138,7 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
 
     abstract = True
     unique_key: ClassVar[KeySource | None] = None
-    unique_for: ClassVar[float] = 3600.0
+    unique_for: ClassVar[Seconds] = 3600.0
     unique_until: ClassVar[Literal["end", "start"]] = "end"
     unique_conflict: ClassVar[Literal["raise", "skip", "result"]] = "raise"
     unique_backend: ClassVar[str] = DEFAULT_ALIAS
@@ -144,13 +153,13 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
 
     @cached_property
     def _names(self) -> KeyBuilder:
-        return key_builder(self.run, self.unique_key, None)
+        return key_builder(self.run, self.unique_key)
 
     def _place(self, task_id: str, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> QueueSlot:
         names = self._names(tuple(args or ()), dict(kwargs or {}))
         if len(names) != 1:
             raise ValueError(f"unique_key of {self.name} gave {len(names)} names; give one")
-        return QueueSlot(names[0], locks[self.unique_backend], task_id, self.unique_for)
+        return QueueSlot(names[0], locks[self.unique_backend], task_id, check_ttl(self.unique_for))
 
     def apply_async(  # type: ignore[override]
         self, args: Any = None, kwargs: Any = None, task_id: str | None = None, *more: Any, **options: Any
@@ -202,18 +211,25 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
         try:
             place.give_up()
         except LockError as error:
-            retry(self, error)
+            CeleryTask(self).retry(error)
 
     @contextmanager
     def _running(self, place: QueueSlot) -> Iterator[None]:
         try:
-            lease = place.take(take_over=_is_redelivered(self)).acquire(wait=0)
+            lease = place.take(take_over=CeleryTask(self).redelivered).acquire(wait=0)
         except (LockNotAcquired, BackendUnavailable) as error:
-            retry(self, error)  # its place was lost while it was queued: it waits for the present holder
+            CeleryTask(self).retry(
+                error
+            )  # its place was lost while it was queued: it waits for the present holder
         try:
             yield
         except Retry:
-            _end(lambda: (lease.extend(place.seconds), lease.leave_to_expire()))
+
+            def leave() -> None:
+                lease.extend(place.seconds)
+                lease.leave_to_expire()
+
+            _end(leave)
             raise
         except BaseException:
             _end(lease.release)

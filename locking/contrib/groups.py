@@ -47,17 +47,14 @@ def read_setting() -> dict[str, Any]:
     if unknown := sorted(set(raw) - set(DEFAULTS)):
         known = ", ".join(DEFAULTS)
         raise ImproperlyConfigured(f"{SETTING} has the unknown key {unknown[0]!r}; known are {known}")
-    return {**DEFAULTS, **raw, "GROUP": _function(raw.get("GROUP"))}
-
-
-def _function(group: Any) -> Callable[[str], str | None] | None:
+    group = raw.get("GROUP")
     try:
         found = import_string(group) if isinstance(group, str) else group
     except ImportError as error:
         raise ImproperlyConfigured(f"{SETTING}['GROUP'] can't be imported: {error}") from error
     if found is not None and not callable(found):
         raise ImproperlyConfigured(f"{SETTING}['GROUP'] must be a callable or its dotted path, not {group!r}")
-    return found  # type: ignore[no-any-return]
+    return {**DEFAULTS, **raw, "GROUP": found}
 
 
 @lru_cache(maxsize=4096)

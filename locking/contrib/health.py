@@ -23,7 +23,7 @@ from django.views.decorators.http import require_safe
 
 from locking.core.handler import locks
 from locking.exceptions import LockNotSupported
-from locking.keys.names import check_name, check_ttl
+from locking.keys.names import Seconds, check_name, check_ttl
 from locking.utils.background import after_fork, start_thread
 from locking.utils.clock import now
 
@@ -48,7 +48,7 @@ def readiness(
     *,
     databases: Sequence[str] | None = None,
     locks_on: Sequence[str] | None = None,
-    within: float = WITHIN,
+    within: Seconds = WITHIN,
     name: str = "holdfast:readyz",
 ) -> View:
     """Return a view that answers 200 when every server answers in time, and else 503, with a line for each.
@@ -63,14 +63,14 @@ def readiness(
     Example:
         >>> readyz = readiness(databases=["default"], within=1.0)
     """
-    check_ttl(within, source="within")
+    limit = check_ttl(within, source="within")
     probes = Probes(databases, locks_on, check_name(name))
 
     @never_cache
     @require_safe
     def readyz(request: HttpRequest) -> HttpResponse:
         """Answer 200 where every database and lock backend answers, 503 otherwise."""
-        answers = probes.ask(within)
+        answers = probes.ask(limit)
         ready = all(answer["ok"] for answer in answers.values())
         body = {"status": "ok" if ready else "failing", "checks": answers}
         return JsonResponse(body, status=200 if ready else 503)
@@ -111,7 +111,7 @@ class Probes:
             attempt = self._attempts.get(title)
             if attempt is None or attempt.done():
                 attempt = self._attempts[title] = Attempt()
-                if not start_thread("locking-health", partial(attempt.run, step)):
+                if not start_thread("locking-call-health", partial(attempt.run, step)):
                     attempt.set_exception(RuntimeError("no thread can be started"))
             return attempt
 

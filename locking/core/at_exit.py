@@ -1,26 +1,21 @@
 """The end of a process: what its finished threads and tasks still hold is released, and waiters get it.
 
 A lease whose holder may still be at work, in a daemon thread, stays: it expires or, where it is guarded,
-another process of the host releases it (`locking.core.dead_processes`).
+another process of the host releases it. `LockingConfig.ready` registers this.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
 
 from locking.core.lease import DROPPED, SingleLease, live_leases
-from locking.core.liveness import registration
-from locking.core.waits import waiters
 from locking.exceptions import BackendUnavailable
-from locking.utils.ownership import is_guarded
 
 logger = logging.getLogger(__name__)
 
@@ -43,36 +38,24 @@ def exit_on_sigterm() -> bool:
     """
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return False
-    signal.signal(signal.SIGTERM, _exit)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     return True
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
 
 
 def release_what_is_left() -> None:
     """Release the leases of finished threads and tasks, and leave the others to their end."""
     silent: set[str] = set()
-    for lease in _leases():
-        alias = lease.backend.settings.alias
-        if alias not in silent and _is_finished(lease.context()) and not _try_release(lease):
-            silent.add(alias)
-    _release_dropped(silent)
-    left = [lease.owner for lease in _leases() if lease.renewed and is_guarded(lease.owner)]
-    registration.leave(left, waiting=waiters.total > 0)
-
-
-def _release_dropped(silent: set[str]) -> None:
-    """Release renewed leases that were garbage collected, as those are whose function has returned."""
-    while DROPPED:
+    for lease in unreleased():
+        if _is_finished(lease.context()):
+            lease.depth = 1  # however often it was entered
+            _try(lease.release, lease, lease.backend.settings.alias, silent)
+    while DROPPED:  # by functions that have returned
         backend, key, owner = DROPPED.popleft()
-        alias = backend.settings.alias
-        if alias not in silent and not _try(partial(backend.release, key, owner), key):
-            silent.add(alias)
+        _try(partial(backend.release, key, owner), key, backend.settings.alias, silent)
 
 
-def _leases() -> list[SingleLease]:
+def unreleased() -> list[SingleLease]:
+    """Return the open leases of this process whose release has not begun."""
     return [lease for lease in live_leases() if lease.open and not lease.unreleased]
 
 
@@ -85,20 +68,13 @@ def _is_finished(context: object) -> bool:
     return context is None
 
 
-def _try_release(lease: SingleLease) -> bool:
-    """Release a lease however often it was entered; False when its backend does not answer."""
-    lease.depth = 1
-    return _try(lease.release, lease)
-
-
-def _try(release: Callable[[], object], what: object) -> bool:
+def _try(release: Callable[[], object], what: object, alias: str, silent: set[str]) -> None:
+    """Release, unless the backend of `alias` did not answer before."""
+    if alias in silent:
+        return
     try:
         release()
     except BackendUnavailable:
-        return False
+        silent.add(alias)
     except Exception as error:  # the interpreter is ending, and so may be what a release needs
         logger.debug("at the end of the process %r could not be released: %s", what, error)
-    return True
-
-
-atexit.register(release_what_is_left)

@@ -34,23 +34,23 @@ class Breaker:
     """The silent servers of this process, by alias and, in a cluster, by server."""
 
     def __init__(self) -> None:
+        self.silent: dict[Where, float] = {}
+        """When the next acquisition is let through; nearly always empty, and then a caller need not ask."""
         self.reset()
+        after_fork(self.reset)
 
     def reset(self) -> None:
         """Know of no silent server: in a forked child, and between tests."""
-        self._next_try: dict[Where, float] = {}
+        self.silent.clear()
         self._mutex = threading.Lock()
 
     def admit(self, backend: BaseLockBackend, key: str) -> None:
         """Let an acquisition through, or raise BackendUnavailable where the server was asked just now."""
-        if not self._next_try:  # nearly always
-            return
         where = _where(backend, key)
         with self._mutex:
-            left = self._next_try.get(where, 0.0) - now()
-            if left <= 0.0:
-                if where in self._next_try:
-                    self._next_try[where] = now() + LONGEST_TRY
+            if self.silent.get(where, 0.0) <= now():
+                if where in self.silent:
+                    self.silent[where] = now() + LONGEST_TRY
                 return
         error = BackendUnavailable(
             f"the backend {backend.alias!r} did not answer lately, so nothing was sent to it; one acquisition"
@@ -63,9 +63,9 @@ class Breaker:
         """Note that an acquisition got no answer in so many seconds; `ended` follows its clean-up."""
         where = _where(backend, key)
         if after < SLOW:
-            self._next_try.pop(where, None)
+            self.silent.pop(where, None)
             return
-        self._next_try[where] = now() + LONGEST_TRY
+        self.silent[where] = now() + LONGEST_TRY
         message = "the lock backend %r is silent: acquisitions fail at once, but for one per %g s that tries"
         log_rarely(logger, logging.ERROR, ("silent", where), message, backend.alias, PAUSE)
 
@@ -73,13 +73,12 @@ class Breaker:
         """Have the next one let through after the pause."""
         where = _where(backend, key)
         with self._mutex:
-            if where in self._next_try:
-                self._next_try[where] = now() + PAUSE
+            if where in self.silent:
+                self.silent[where] = now() + PAUSE
 
     def answered(self, backend: BaseLockBackend, key: str) -> None:
         """Note that the server is there."""
-        if self._next_try:
-            self._next_try.pop(_where(backend, key), None)
+        self.silent.pop(_where(backend, key), None)
 
 
 def _where(backend: BaseLockBackend, key: str) -> Where:
@@ -87,4 +86,3 @@ def _where(backend: BaseLockBackend, key: str) -> Where:
 
 
 breaker = Breaker()
-after_fork(breaker.reset)

@@ -11,6 +11,7 @@ wait for that COMMIT, and those whose user says so (`guarded=True`). All others 
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import os
@@ -24,13 +25,15 @@ from django.apps import apps
 from django.db import DatabaseError, connections, router
 
 from locking.backends.base import BaseLockBackend, Held
+from locking.core.at_exit import unreleased
 from locking.core.handler import locks
 from locking.core.liveness import DeadProcess, Record, peers, read, registration, seize
 from locking.core.waits import waiters
 from locking.exceptions import LockError
-from locking.signals import LockEvent, lock_orphaned, notify
+from locking.signals import Observer, lock_orphaned, notify, observe
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
+from locking.utils.ownership import is_guarded
 
 logger = logging.getLogger(__name__)
 
@@ -94,32 +97,32 @@ def _clean(backend: BaseLockBackend, record: Record) -> int:
 
 def _report(backend: BaseLockBackend, hold: Held, record: Record) -> None:
     """Report to the signal's receivers, the log, the metrics and the audit."""
-    event = LockEvent(
-        outcome="orphaned",
-        name=hold.key.removeprefix(backend.settings.key_prefix),
-        key=hold.key,
-        backend=backend.alias,
-        owner=hold.owner,
-        token=hold.token,
-        holder=f"{record.name}:{record.pid}",
-    )
-    notify(lock_orphaned, lambda: event)
-    _audit(event, hold.kind)
+    fields: dict[str, Any] = {
+        "name": hold.key.removeprefix(backend.settings.key_prefix),
+        "key": hold.key,
+        "backend": backend.alias,
+        "owner": hold.owner,
+        "token": hold.token,
+        "holder": f"{record.name}:{record.pid}",
+    }
+    notify(lock_orphaned, outcome="orphaned", **fields)
+    _audit(fields, hold.kind)
 
 
-def _audit(event: LockEvent, kind: str) -> None:
+def _audit(fields: dict[str, Any], kind: str) -> None:
     """Write the row; the lock is released by now, so without a database the log has to do."""
     if not apps.is_installed("locking"):
         return
     model: Any = apps.get_model("locking", "LockEvent")
-    same = {name: getattr(event, name) for name in ("backend", "name", "key", "owner", "holder", "token")}
-    reason = f"the process {event.holder} has ended"
-    row = model(action=model.Action.DEAD_PROCESS, actor="process liveness", reason=reason, kind=kind, **same)
+    reason = f"the process {fields['holder']} has ended"
+    row = model(
+        action=model.Action.DEAD_PROCESS, actor="process liveness", reason=reason, kind=kind, **fields
+    )
     alias = router.db_for_write(model)
     try:
         row.save(using=alias)
     except DatabaseError as error:
-        logger.warning("the release of %r for a dead process has no audit row: %s", event.name, error)
+        logger.warning("the release of %r for a dead process has no audit row: %s", fields["name"], error)
         connections[alias].close()
 
 
@@ -215,7 +218,7 @@ class Watcher:
 
     def __init__(self) -> None:
         self.enabled = True
-        self._worker = Worker("locking-dead-processes", self._step)
+        self._worker = Worker("locking-listen-processes", self._step)
         self.reset()
 
     def reset(self) -> None:
@@ -295,3 +298,37 @@ def _is_done(cleanup: Cleanup) -> bool:
 
 watcher = Watcher()
 after_fork(watcher.reset)
+
+
+class Registrar(Observer):
+    """Keeps this process's file up to date, and looks for dead processes while a lock is waited for."""
+
+    def used(self, backend: BaseLockBackend) -> None:
+        """Enter the backend into the file, before the first acquisition."""
+        self._enter(backend.alias)
+
+    def _enter(self, alias: str) -> None:
+        if alias not in registration.aliases:
+            registration.enter(alias.partition("/")[0], alias)
+
+    def kept(self, owner: str, until: float) -> None:
+        """Have the lock stay although its process may die before."""
+        registration.keep(owner, until)
+
+    def waiting(self, name: str, template: str | None, backend: str, change: int) -> None:
+        """Look for a dead process that has what is waited for."""
+        if change > 0:
+            self._enter(backend)
+            watcher.look()
+
+
+def leave() -> None:
+    """End in order: others may release what this process was unable to."""
+    left = [lease.owner for lease in unreleased() if lease.renewed and is_guarded(lease.owner)]
+    registration.leave(left, waiting=waiters.total > 0)
+
+
+def start() -> None:
+    """Have process liveness hear of this process's locks, and of its end."""
+    observe(Registrar())
+    atexit.register(leave)

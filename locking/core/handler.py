@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.connection import BaseConnectionHandler, ConnectionDoesNotExist
@@ -20,9 +21,18 @@ from django.utils.module_loading import import_string
 
 from locking.backends.base import BaseLockBackend
 from locking.conf import AliasSettings, read_alias
+from locking.signals import tell
 from locking.utils.background import after_fork
 
 DEFAULT_ALIAS = "default"
+
+EXTRAS: Final = {
+    "redis": "django-holdfast[redis]",
+    "django_redis": "django-redis",
+    "kazoo": "django-holdfast[zookeeper]",
+    "etcd3gw": "django-holdfast[etcd]",
+}
+"""By a module that may be missing: what to install."""
 
 
 class InvalidLockBackend(ConnectionDoesNotExist):
@@ -35,32 +45,11 @@ else:  # Django's class takes no parameters when it runs
     Base = BaseConnectionHandler
 
 
-EXTRAS: Final = {"redis": "redis", "django_redis": "django-redis", "kazoo": "zookeeper", "etcd3gw": "etcd"}
-"""By a module that may be missing: the extra of this package that brings it, or its own name."""
-
-
-def _advice(error: Exception) -> str:
-    """Return what to install, where that is what is missing."""
-    found = EXTRAS.get(getattr(error, "name", None) or "")
-    if found is None:
-        return ""
-    what = found if found == "django-redis" else f"django-holdfast[{found}]"
-    return f'; pip install "{what}"'
-
-
-def _class_at(path: str) -> type[BaseLockBackend]:
-    """Import a backend's class."""
-    found = import_string(path)
-    if not (isinstance(found, type) and issubclass(found, BaseLockBackend)):
-        raise ImproperlyConfigured(f"BACKEND={path!r} is no lock backend, but {found!r}")
-    return found
-
-
 class Configured:
     """One reading of the setting, and the backends that came of it.
 
     A change of the setting replaces it as a whole: a thread that is building a backend meanwhile puts it
-    where nobody looks any more.
+    where it is never looked for.
     """
 
     def __init__(self, given: dict[str, Any] | None) -> None:
@@ -74,11 +63,12 @@ class LockHandler(Base):
     """`locks["default"]` is the backend that `LOCKING["default"]` describes."""
 
     settings_name = "LOCKING"
-    exception_class = InvalidLockBackend
 
     def __init__(self, settings: dict[str, Any] | None = None) -> None:
         super().__init__(settings)
         self._current = Configured(settings)
+        setting_changed.connect(self._on_setting_changed)
+        after_fork(self._forget)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -89,8 +79,15 @@ class LockHandler(Base):
         return current.settings
 
     def __getitem__(self, alias: str) -> BaseLockBackend:
-        backend = self._current.backends.get(alias)
-        return self._build(alias) if backend is None else backend
+        current = self._current
+        backend = current.backends.get(alias)
+        if backend is not None:
+            return backend
+        with current.building:
+            if alias not in current.backends:
+                current.backends[alias] = backend = self.create_connection(alias)
+                tell("used", backend)
+            return current.backends[alias]
 
     def __setitem__(self, alias: str, backend: BaseLockBackend) -> None:
         self._current.backends[alias] = backend
@@ -106,17 +103,8 @@ class LockHandler(Base):
         """Return the backend of `alias` if it is in use; never builds it, which may import and connect."""
         return self._current.backends.get(alias)
 
-    def _build(self, alias: str) -> BaseLockBackend:
-        current = self._current
-        with current.building:
-            if alias not in current.backends:
-                current.backends[alias] = self.create_connection(alias)
-            return current.backends[alias]
-
     def configure_settings(self, settings: dict[str, Any] | None) -> dict[str, Any]:
         """Without the setting there is one alias, on the default cache."""
-        from django.conf import settings as django_settings
-
         if settings is None:
             settings = getattr(django_settings, self.settings_name, {})
         if not isinstance(settings, Mapping) or not all(isinstance(alias, str) for alias in settings):
@@ -143,7 +131,9 @@ class LockHandler(Base):
             path = f"LOCKING[{alias!r}]"
             if isinstance(error, ImproperlyConfigured) and path in str(error):
                 raise
-            raise ImproperlyConfigured(f"{path}: {error}{_advice(error)}") from error
+            extra = EXTRAS.get(getattr(error, "name", None) or "")
+            advice = "" if extra is None else f'; pip install "{extra}"'
+            raise ImproperlyConfigured(f"{path}: {error}{advice}") from error
 
     def options(self, alias: str) -> AliasSettings:
         """Return what `LOCKING` says of `alias`, checked; without a KEY_PREFIX the backend's default."""
@@ -154,7 +144,7 @@ class LockHandler(Base):
         return replace(options, key_prefix=_class_at(options.backend).default_key_prefix(options))
 
     def reset(self) -> None:
-        """Close and forget every backend, and read the setting anew at the next use."""
+        """Close and forget every backend, and read the setting again at the next use."""
         for backend in self.all(initialized_only=True):
             backend.close()
         self._forget()
@@ -162,14 +152,17 @@ class LockHandler(Base):
     def _forget(self) -> None:
         self._current = Configured(None)
 
+    def _on_setting_changed(self, *, setting: str, **_: object) -> None:
+        if setting in ("LOCKING", "CACHES"):
+            self.reset()
+
+
+def _class_at(path: str) -> type[BaseLockBackend]:
+    """Import a backend's class."""
+    found = import_string(path)
+    if not (isinstance(found, type) and issubclass(found, BaseLockBackend)):
+        raise ImproperlyConfigured(f"BACKEND={path!r} is no lock backend, but {found!r}")
+    return found
+
 
 locks = LockHandler()
-
-
-def _on_setting_changed(*, setting: str, **_: object) -> None:
-    if setting in ("LOCKING", "CACHES"):
-        locks.reset()
-
-
-setting_changed.connect(_on_setting_changed)
-after_fork(locks._forget)

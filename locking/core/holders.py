@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from locking.backends.base import BaseLockBackend
-from locking.core.lease import live_leases
+from locking.core.lease import SingleLease, live_leases
 from locking.exceptions import LockError
 from locking.utils.call_site import activity_of, name_of
 
@@ -19,26 +19,25 @@ WORTH_A_QUESTION = 1.0
 
 def description(backend: BaseLockBackend, owner: str, *, ask: bool) -> str | None:
     """Return who the owner is, as far as it is known; with `ask` by what its process has published."""
+    facts: dict[str, Any] = {}
     for lease in live_leases():
         if lease.owner == owner:
-            context = lease.context()
-            site = lease.site.describe() if lease.site is not None else None
-            here = {"host": socket.gethostname(), "pid": os.getpid()}
-            return _in_words(
-                {**here, "thread": name_of(context), "doing": activity_of(context), "site": site}
-            )
-    if not ask:
+            facts = {"host": socket.gethostname(), "pid": os.getpid(), **facts_of(lease)}
+    if ask and not facts:
+        client = owner.split(":", 1)[0]
+        with suppress(LockError, ValueError):
+            if (published := backend.heartbeats([client]).get(client)) is not None:
+                process = json.loads(published.text)
+                facts = {**process, **process.get("holds", {}).get(owner, {})}
+    if not facts:
         return None
-    client = owner.split(":", 1)[0]
-    with suppress(LockError, ValueError):
-        if (told := backend.heartbeats([client]).get(client)) is not None:
-            facts: dict[str, Any] = json.loads(told.text)
-            return _in_words({**facts, **facts.get("holds", {}).get(owner, {})})
-    return None
-
-
-def _in_words(facts: dict[str, Any]) -> str:
     words = [f"process {facts.get('pid')} on {facts.get('host')}"]
     words += [str(facts[name]) for name in ("thread", "doing") if facts.get(name)]
-    words += [f"at {facts['site']}"] if facts.get("site") else []
-    return ", ".join(words)
+    return ", ".join([*words, f"at {facts['site']}"] if facts.get("site") else words)
+
+
+def facts_of(lease: SingleLease) -> dict[str, Any]:
+    """Return who holds a lease of this process, and where it was taken."""
+    context = lease.context()
+    site = lease.site.describe() if lease.site is not None else None
+    return {"thread": name_of(context), "doing": activity_of(context), "site": site}

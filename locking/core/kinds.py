@@ -4,23 +4,24 @@ surface.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import Any, Final, Literal, Unpack
+from typing import Any, Final, Unpack
 
 from django.utils.translation import gettext_lazy as _
 
 from locking.backends.base import Holder
 from locking.core.handler import locks
-from locking.core.lease import Lease, held_by
+from locking.core.lease import Lease, SingleLease, held_by
 from locking.core.lock import Lock, SingleLock, joined
-from locking.core.options import KINDS, CheckedOptions, LockOptions, SemaphoreOptions, shared_options
+from locking.core.options import CheckedOptions, LockOptions, shared_options
 from locking.exceptions import LockNotSupported
-from locking.keys.names import check_names
+from locking.keys.names import Kind, check_name, check_names
+from locking.utils.ownership import current_context
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["get_read_lock", "get_semaphore", "get_write_lock"]
-
-Kind = Literal["lock", "read", "write", "semaphore", "fair"]
-"""The kinds of lock; `lock` is what `get_lock` returns."""
 
 LABELS: Final[dict[str, Any]] = {
     "lock": _("lock"),
@@ -29,9 +30,14 @@ LABELS: Final[dict[str, Any]] = {
     "semaphore": _("semaphore"),
     "fair": _("fair"),
 }
-"""What the admin calls them."""
+"""What the admin calls the kinds."""
 
-KINDS.extend(LABELS)
+FIRST_PERMITS: Final[dict[tuple[str, str], int]] = {}
+"""By alias and key of a semaphore: the permits of its first caller in this process, or TOLD."""
+
+TOLD: Final = 0
+MOST_NAMES: Final = 1_000
+"""Semaphores that are remembered; beyond that all are forgotten."""
 
 
 def get_read_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
@@ -45,7 +51,7 @@ def get_read_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
         >>> with get_read_lock("catalogue"):
         ...     render()
     """
-    return lock_of((name,), shared_options("get_read_lock", options, kind="read"))
+    return ReadLock(check_name(name), shared_options("get_read_lock", options, kind="read"))
 
 
 def get_write_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
@@ -58,15 +64,15 @@ def get_write_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
         >>> with get_write_lock("catalogue"):
         ...     rebuild()
     """
-    return lock_of((name,), shared_options("get_write_lock", options, kind="write"))
+    return WriteLock(check_name(name), shared_options("get_write_lock", options, kind="write"))
 
 
-def get_semaphore(name: str, permits: int, **options: Unpack[SemaphoreOptions]) -> Lock:
+def get_semaphore(name: str, permits: int, **options: Unpack[LockOptions]) -> Lock:
     """Return a semaphore: at most `permits` holds of `name` at a time, each with a lease of its own.
 
     A permit whose holder died comes back when its lease ends. Every `acquire` takes another permit, also in
     one thread. The first to use a name decides how many permits it has. With `min_hold=1` there are at most
-    `permits` starts per second. Other arguments: as for `get_lock`.
+    `permits` starts per second. Other arguments: as for `get_lock`, but for `fenced`.
 
     Raises:
         ValueError: `permits` is not a whole number from 1 to 1,000,000.
@@ -76,7 +82,7 @@ def get_semaphore(name: str, permits: int, **options: Unpack[SemaphoreOptions]) 
         ...     send()
     """
     given = shared_options("get_semaphore", options, kind="semaphore", permits=permits)
-    return lock_of((name,), given)
+    return Semaphore(check_name(name), given)
 
 
 def get_fair_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
@@ -85,7 +91,7 @@ def get_fair_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
     Among Python processes `get_lock` is first in, first out already, and faster. Don't use both kinds, or
     RLock and RFairLock, on one name. Arguments and errors: as for `get_lock`.
     """
-    return lock_of((name,), shared_options("get_fair_lock", options, kind="fair"))
+    return SingleLock(check_name(name), shared_options("get_fair_lock", options, kind="fair"))
 
 
 class SharedLock(SingleLock):
@@ -102,11 +108,9 @@ class SharedLock(SingleLock):
 class ReadLock(SharedLock):
     """The shared side; for the holder of the write lock it is a re-entry into that lock."""
 
-    def _reenter(self, context: object) -> Lease | None:
+    def _hold_of(self, context: object) -> SingleLease | None:
         writing = held_by(context, _sibling(self.backend.alias, "write"), self.key)
-        if writing is None:
-            return super()._reenter(context)
-        return self._enter_again(writing)
+        return super()._hold_of(context) if writing is None else writing
 
 
 class WriteLock(SingleLock):
@@ -126,8 +130,27 @@ class WriteLock(SingleLock):
 class Semaphore(SharedLock):
     """Every acquisition is another permit, so there is no re-entry."""
 
+    def __init__(self, name: str, options: CheckedOptions) -> None:
+        super().__init__(name, options)
+        permits, alias = options.permits or 1, self.backend.alias
+        first = FIRST_PERMITS.setdefault((alias, self.key), permits)
+        if len(FIRST_PERMITS) > MOST_NAMES:
+            FIRST_PERMITS.clear()
+        if first not in (permits, TOLD):
+            FIRST_PERMITS[alias, self.key] = TOLD
+            logger.warning(
+                "the semaphore %r has %d permits for some callers and %d for others of this process: the"
+                " first to use the name decides; write the same number everywhere",
+                name,
+                first,
+                permits,
+            )
+
     def _reenter(self, context: object) -> Lease | None:
         return None
+
+    def remaining(self) -> float:
+        return self._lease().remaining() if id(current_context()) in self._entered else 0.0
 
     def locked(self) -> bool:
         """Return whether all permits are out at this moment; asks the backend."""
@@ -151,8 +174,7 @@ CLASSES: Final[dict[Kind, type[SingleLock]]] = {
 
 def lock_of(names: Sequence[str], options: CheckedOptions) -> Lock:
     """Return the lock of these names, of the kind that the options name."""
-    checked, engine = check_names(tuple(names)), options.engine()
-    return joined([CLASSES[options.kind](name, engine, options) for name in checked])
+    return joined([CLASSES[options.kind](name, options) for name in check_names(tuple(names))])
 
 
 def _sibling(alias: str, kind: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from abc import ABC, abstractmethod
 from asyncio.events import _get_running_loop
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
@@ -15,14 +14,12 @@ from weakref import WeakKeyDictionary, ref
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Outcome, Waiter
-from locking.core import at_exit, events, holders, waits  # noqa: F401 - it releases at the end of the process
+from locking.backends.base import AsyncWaiter, Busy, Grant, Outcome, Waiter
+from locking.core import estimates, holders, waits
 from locking.core.breaker import breaker
-from locking.core.dead_processes import watcher
 from locking.core.handler import DEFAULT_ALIAS, locks
-from locking.core.lease import Lease, MultiLease, SingleLease, State, held_by, is_registered, latest_of
-from locking.core.liveness import registration
-from locking.core.open_transactions import before_acquiring, in_calling_thread
+from locking.core.lease import HOLDS, Lease, SingleLease, State, held_by, is_registered, latest_of
+from locking.core.open_transactions import in_calling_thread, refuse_open_transactions
 from locking.core.options import CheckedOptions, LockOptions, shared_options
 from locking.core.pending_release import release_retrier
 from locking.core.renewal import watchdogs
@@ -35,18 +32,19 @@ from locking.exceptions import (
     LockNotSupported,
     TooManyWaiters,
 )
-from locking.keys.names import UNSET, OnOpenTransaction, Unset, check_name, check_names, check_wait
+from locking.keys.names import UNSET, OnOpenTransaction, Seconds, Unset, check_name, check_names, check_wait
 from locking.signals import (
+    HAPPENED,
     LONG_WAIT,
-    LockEvent,
-    has_listeners,
+    MEASURED,
+    events_logger,
     lock_acquired,
     lock_deadlocked,
     lock_force_released,
     lock_refused,
     notify,
-    notify_waiting,
     publish,
+    tell,
 )
 from locking.utils import logs
 from locking.utils.clock import now
@@ -56,7 +54,7 @@ from locking.utils.ownership import current_context, is_owner_of, new_owner
 logger = logging.getLogger(__name__)
 
 LONGEST_SLEEP: Final = 30.0
-"""Seconds after which a waiter asks again whatever it was told: a lost wake-up costs at most this."""
+"""Seconds after which a waiter asks again in any case: a lost wake-up costs at most this."""
 
 
 def get_lock(*names: str, **options: Unpack[LockOptions]) -> Lock:
@@ -89,22 +87,23 @@ def get_lock(*names: str, **options: Unpack[LockOptions]) -> Lock:
         >>> with get_lock("order:42", ttl=10, wait=3) as lease:
         ...     lease.ensure_held()
     """
-    checked = check_names(names)
     given = shared_options("get_lock", options)
-    engine = given.engine()
-    return joined([SingleLock(name, engine, given) for name in checked])
+    if len(names) == 1:
+        return SingleLock(check_name(names[0]), given)
+    return joined([SingleLock(name, given) for name in check_names(names)])
 
 
-def joined(parts: list[SingleLock]) -> Lock:
+def joined(parts: Sequence[SingleLock]) -> Lock:
     """Return the lock of several names, or of the only one."""
-    return parts[0] if len(parts) == 1 else MultiLock(parts)
+    return parts[0] if len(parts) == 1 else Lock(parts)
 
 
-class Lock(ABC):
+class Lock:
     """A named lock. `with lock as lease:` never enters its block without the lock.
 
     One Lock may be shared by threads and tasks: each has its own lease, and the one that holds the lock may
-    take it again (its holds are counted).
+    take it again (its holds are counted). Of several names all are taken or none, in sorted order, so that
+    two callers can't wait for each other; `SingleLock` is that of one.
     """
 
     name: str
@@ -114,21 +113,19 @@ class Lock(ABC):
     """What acquiring it does inside an open transaction."""
     _wait: float | None
 
-    def __init__(self) -> None:
+    def __init__(self, parts: Sequence[SingleLock]) -> None:
+        self._parts = parts
+        self._wait, self.transaction_on = parts[0]._wait, parts[0].transaction_on
+        self.on_open_transaction = parts[0].on_open_transaction
+        self.name = ", ".join(part.name for part in parts)
         self._entered: dict[int, tuple[ref[object], list[Lease], list[Lease]]] = {}
         """By the id of a thread or task: its leases, and those of its blocks, innermost last. The entry goes
         when it does, so no other is taken for it.
         """
 
-    @abstractmethod
-    def _take(self, wait: float | None, context: object) -> Lease:
-        """Acquire for `context`, the running thread or task, within `wait` seconds, or raise."""
+    def __repr__(self) -> str:
+        return f"<Lock of {self.name}>"
 
-    @abstractmethod
-    async def _atake(self, wait: float | None, context: object) -> Lease:
-        """`_take` for asyncio."""
-
-    @abstractmethod
     def act_for(self, client_id: str, *, take_over: bool = False) -> None:
         """Acquire for a unit of work that another process may repeat.
 
@@ -137,35 +134,76 @@ class Lock(ABC):
             take_over: end the hold that an earlier run of the same work may still have. That run, should it
                 live, finds the lock lost right before its COMMIT; only `fenced=True` rules the rest out.
         """
+        for part in self._parts:
+            part.act_for(client_id, take_over=take_over)
 
-    @abstractmethod
     def locked(self) -> bool:
         """Return whether anyone holds the lock (any of its names) at this moment; asks the backend."""
+        return any(part.locked() for part in self._parts)
 
-    @abstractmethod
     async def alocked(self) -> bool:
         """`locked` for asyncio."""
+        return any([await part.alocked() for part in self._parts])
+
+    def _take(self, wait: float | None, context: object) -> Lease:
+        """Acquire for `context`, the running thread or task, within `wait` seconds, or raise."""
+        begun = now()
+        taken: list[Lease] = []
+        try:
+            for part in self._parts:
+                taken.append(part._take(_left(begun, wait), context))
+            for lease in taken:
+                lease.ensure_held()  # the first may have ended while we waited for the last
+        except BaseException as error:
+            with ExitStack() as undo:
+                for lease in taken:
+                    undo.callback(lease._give_back, error)
+            raise
+        return _together(taken)
+
+    async def _atake(self, wait: float | None, context: object) -> Lease:
+        """`_take` for asyncio."""
+        begun = now()
+        taken: list[Lease] = []
+        try:
+            for part in self._parts:
+                taken.append(await part._atake(_left(begun, wait), context))
+            for lease in taken:
+                lease.ensure_held()
+        except BaseException as error:
+            await asyncio.shield(_agive_all_back(taken, error))
+            raise
+        return _together(taken)
 
     # taking
 
-    def acquire(self, wait: float | Unset | None = UNSET, **others: Never) -> Lease:
+    def acquire(
+        self, wait: Seconds | Unset | None = UNSET, *, _of_block: bool = False, **others: Never
+    ) -> Lease:
         """Wait until the lock is ours and return its lease.
 
         Args:
             wait: seconds to try, instead of the lock's own; 0 = once, None = without end.
 
         Raises:
-            LockNotAcquired: others held it all the time. BackendUnavailable: nobody answered, or too late for
+            LockNotAcquired: others held it all the time. BackendUnavailable: no answer, or too late for
             the ttl. LockTransactionError: a transaction is open; see `on_open_transaction` of `get_lock`.
             SynchronousOnlyOperation: an event loop runs in this thread, and would stand still.
         """
         if others:
             refuse_unknown("acquire", others, ("wait",))
-        if _get_running_loop() is not None:
-            _refuse_in_event_loop(self.name)
+        if _get_running_loop() is not None and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+            raise SynchronousOnlyOperation(  # as Django does
+                f"to wait for the lock {self.name!r} here would stop the event loop and every task in it:"
+                " write `async with` or `await lock.aacquire()`, or call this function through sync_to_async"
+            )
         context = current_context()
         lease = self._take(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
-        self._remember(lease, context)
+        try:
+            self._remember(lease, context, _of_block)
+        except BaseException as error:  # a signal's handler: what was not entered is never left
+            lease._give_back(error)
+            raise
         return lease
 
     def try_acquire(self) -> Lease | None:
@@ -175,11 +213,11 @@ class Lock(ABC):
         except LockNotAcquired:
             return None
 
-    async def aacquire(self, wait: float | Unset | None = UNSET) -> Lease:
+    async def aacquire(self, wait: Seconds | Unset | None = UNSET, *, _of_block: bool = False) -> Lease:
         """`acquire` for asyncio: waits without a thread."""
         context = current_context()
         lease = await self._atake(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
-        self._remember(lease, context)
+        self._remember(lease, context, _of_block)
         return lease
 
     async def atry_acquire(self) -> Lease | None:
@@ -189,14 +227,14 @@ class Lock(ABC):
         except LockNotAcquired:
             return None
 
-    def attempt(self, wait: float | Unset | None = 0.0) -> Attempt:
+    def attempt(self, wait: Seconds | Unset | None = 0.0) -> Attempt:
         """Return a block that is entered with a lease, or with None when the lock was not acquired.
 
         Args:
             wait: seconds to try; 0 = once, None = without end.
 
         Raises:
-            BackendUnavailable: on entering, when nobody answered.
+            BackendUnavailable: on entering, when there was no answer.
 
         Example:
             >>> with get_lock("nightly").attempt() as lease:
@@ -216,33 +254,43 @@ class Lock(ABC):
             leases[:] = _unreleased(leases, blocks) or leases[-1:]
         return leases[-1]
 
-    def _remember(self, lease: Lease, context: object) -> None:
-        """Put a new lease on the list of `context`."""
+    def _remember(self, lease: Lease, context: object, of_block: bool) -> None:
+        """Put a new lease on the list of `context`, and on that of its blocks."""
         me = id(context)
         mine = self._entered.get(me)
         if mine is None:
-            self._entered[me] = (ref(context, partial(_forget_context, ref(self), me)), [lease], [])
+            there = ref(context, partial(_forget_context, ref(self), me))
+            self._entered[me] = there, [lease], [lease] if of_block else []
             return
         _, leases, blocks = mine
         # What was released by the lease itself goes here: one thread may use the same lock for years.
-        leases[:] = _unreleased(leases, blocks)
-        leases.append(lease)
+        leases[:] = [*_unreleased(leases, blocks), lease]
+        if of_block:
+            blocks.append(lease)
 
-    def _forget(self, *, of_block: bool = False) -> Lease:
-        """Take the innermost lease off the list and return it; `of_block`: that of the innermost block."""
-        me = id(current_context())
-        mine = self._entered.pop(me, None)
-        if mine is None:
+    def _forget(self) -> None:
+        """Take the innermost lease off the list."""
+        if (mine := self._entered.pop(me := id(current_context()), None)) is None:
             raise self._not_held()
+        mine[1].pop()
+        if mine[1]:
+            self._entered[me] = mine
+
+    def _pop_block_lease(self, error: BaseException | None) -> Lease | None:
+        """Take the lease of a block that ends off the list; None where the body released it, and raised.
+
+        A generator that is closed did not raise: it may be closed by another thread than its lock's.
+        """
+        mine = self._entered.pop(me := id(current_context()), None)
+        if mine is None:
+            if error is None or isinstance(error, GeneratorExit):
+                raise self._not_held()
+            return None
         _, leases, blocks = mine
-        lease = leases.pop(_place_of(blocks.pop(), leases, blocks) if of_block and blocks else -1)
+        own = blocks.pop() if blocks else leases[-1]
+        lease = leases.pop(-1 if leases[-1] is own else _index_of_block_lease(own, leases, blocks))
         if leases:
             self._entered[me] = mine
-        return lease
-
-    def _begin_block(self, lease: Lease) -> Lease:
-        """Note whose lease a `with` block is to release, whatever is acquired inside."""
-        self._entered[id(current_context())][2].append(lease)
         return lease
 
     def _not_held(self) -> LockNotOwned:
@@ -250,89 +298,79 @@ class Lock(ABC):
 
     def release(self) -> None:
         """Release what this thread or task acquired last. LockNotOwned, LockLost: see `Lease.release`."""
-        lease = self._lease()
-        try:
+        with self._ending() as lease:
             lease.release()
-        except BackendUnavailable:
-            raise  # it may be tried again: an outage must not lose what proves the hold
-        except LockError:
-            self._forget()
-            raise
-        self._forget()
 
     async def arelease(self) -> None:
         """`release` for asyncio."""
+        with self._ending() as lease:
+            await lease.arelease()
+
+    @contextmanager
+    def _ending(self) -> Iterator[Lease]:
+        """Forget the innermost lease after its release, unless that may be tried again after an outage."""
         lease = self._lease()
         try:
-            await lease.arelease()
+            yield lease
         except BackendUnavailable:
-            raise
+            raise  # an outage must not lose what proves the hold
         except LockError:
             self._forget()
             raise
         self._forget()
 
-    def extend(self, ttl: float) -> None:
+    def extend(self, ttl: Seconds) -> None:
         """Give the lease `ttl` seconds from now; see `Lease.extend`."""
         self._lease().extend(ttl)
 
-    async def aextend(self, ttl: float) -> None:
+    async def aextend(self, ttl: Seconds) -> None:
         """`extend` for asyncio."""
         await self._lease().aextend(ttl)
 
     def remaining(self) -> float:
-        """Return the seconds left of what this thread or task acquired by this object; 0.0 without a lease.
+        """Return the seconds left of what this thread or task holds by this name; 0.0 without a lease.
 
-        `current_lease(name)` finds the lease that another object, or the decorator, has acquired.
+        Whatever acquired it counts, as for re-entry: another object, or the decorator. Of a semaphore, where
+        each acquisition takes another permit, it is what this object has acquired. Of several names it is
+        that of the lease that ends first.
         """
-        return self._lease().remaining() if id(current_context()) in self._entered else 0.0
+        return min(part.remaining() for part in self._parts)
 
     def owned(self) -> bool:
-        """Return whether this thread or task holds the lock by this object; see `remaining`."""
+        """Return whether this thread or task holds the lock; see `remaining`."""
         return self.remaining() > 0.0
 
     # `with` and `async with`
 
     def __enter__(self) -> Lease:
-        lease = self.acquire()
-        try:
-            return self._begin_block(lease)
-        except BaseException as error:  # a signal's handler: what was not entered is never left
-            self._forget()
-            lease._give_back(error)
-            raise
+        return self.acquire(_of_block=True)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if (lease := self._left_by(error)) is not None:
+        if (lease := self._pop_block_lease(error)) is not None:
             lease._give_back(error)
 
     async def __aenter__(self) -> Lease:
-        return self._begin_block(await self.aacquire())
+        return await self.aacquire(_of_block=True)
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if (lease := self._left_by(error)) is not None:
+        if (lease := self._pop_block_lease(error)) is not None:
             await lease._agive_back(error)
 
-    def _left_by(self, error: BaseException | None) -> Lease | None:
-        """Take the lease of a block that ends off the list; None where the body released it, and raised.
 
-        A generator that is closed did not raise: it may be closed by another thread than its lock's.
-        """
-        try:
-            return self._forget(of_block=True)
-        except LockNotOwned:
-            if error is None or isinstance(error, GeneratorExit):
-                raise
-            return None
+async def _agive_all_back(taken: Sequence[Lease], error: BaseException) -> None:
+    """Release all of them in one go, which a second cancellation of the task leaves running."""
+    async with AsyncExitStack() as undo:
+        for lease in taken:
+            undo.push_async_callback(lease._agive_back, error)
 
 
-def _refuse_in_event_loop(name: str) -> None:
-    """Raise as Django does, and do as Django does where that is allowed."""
-    if not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
-        raise SynchronousOnlyOperation(
-            f"to wait for the lock {name!r} here would stop the event loop and every task in it: write"
-            " `async with` or `await lock.aacquire()`, or call this function through sync_to_async"
-        )
+def _left(begun: float, wait: float | None) -> float | None:
+    """Return what is left of one wait that all names share."""
+    return wait if not wait else max(0.0, begun + wait - now())
+
+
+def _together(taken: list[Lease]) -> Lease:
+    return Lease([single for lease in taken for single in lease.leases])
 
 
 def _unreleased(leases: Sequence[Lease], blocks: Sequence[Lease]) -> list[Lease]:
@@ -340,21 +378,19 @@ def _unreleased(leases: Sequence[Lease], blocks: Sequence[Lease]) -> list[Lease]
     return [each for each in leases if each.state is not State.RELEASED or each in blocks]
 
 
-def _place_of(own: Lease, leases: Sequence[Lease], outer: Sequence[Lease]) -> int:
+def _index_of_block_lease(own: Lease, leases: Sequence[Lease], outer: Sequence[Lease]) -> int:
     """Return where the lease is that a block releases: its own, which is nearly always the last.
 
     If its own was given back by itself, be it lost by then, it is the last, too, unless that is an outer
-    block's: the lock was acquired anew.
+    block's: the lock was acquired again.
     """
-    if leases[-1] is own or own not in leases:
-        return -1
-    if not any(map(is_registered, own.leases)) and leases[-1] not in outer:
+    if own not in leases or (not any(map(is_registered, own.leases)) and leases[-1] not in outer):
         return -1
     return leases.index(own)
 
 
 def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:
-    """Drop the leases of a thread or task that has ended without releasing them: nobody renews them."""
+    """Drop the leases of a thread or task that has ended without releasing them: they aren't renewed."""
     if (left := lock()) is not None:
         left._entered.pop(context, None)
 
@@ -364,7 +400,7 @@ class Attempt:
 
     __slots__ = ("_leases", "_lock", "_wait")
 
-    def __init__(self, lock: Lock, wait: float | Unset | None) -> None:
+    def __init__(self, lock: Lock, wait: Seconds | Unset | None) -> None:
         self._lock, self._wait = lock, wait
         self._leases = WeakKeyDictionary[object, list[Lease | None]]()
         """Of each thread or task that is in the block, innermost last."""
@@ -372,28 +408,26 @@ class Attempt:
     def __enter__(self) -> Lease | None:
         lease: Lease | None = None
         with suppress(LockNotAcquired):
-            lease = self._lock._begin_block(self._lock.acquire(self._wait))
-        return self._entered_with(lease)
+            lease = self._lock.acquire(self._wait, _of_block=True)
+        self._leases.setdefault(current_context(), []).append(lease)
+        return lease
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._left() is not None:
+        if self._pop() is not None:
             self._lock.__exit__(kind, error, trace)
 
     async def __aenter__(self) -> Lease | None:
         lease: Lease | None = None
         with suppress(LockNotAcquired):
-            lease = self._lock._begin_block(await self._lock.aacquire(self._wait))
-        return self._entered_with(lease)
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._left() is not None:
-            await self._lock.__aexit__(kind, error, trace)
-
-    def _entered_with(self, lease: Lease | None) -> Lease | None:
+            lease = await self._lock.aacquire(self._wait, _of_block=True)
         self._leases.setdefault(current_context(), []).append(lease)
         return lease
 
-    def _left(self) -> Lease | None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._pop() is not None:
+            await self._lock.__aexit__(kind, error, trace)
+
+    def _pop(self) -> Lease | None:
         if not (mine := self._leases.get(current_context())):
             raise self._lock._not_held()
         return mine.pop()
@@ -402,31 +436,37 @@ class Attempt:
 class SingleLock(Lock):
     """The lock of one name."""
 
-    def __init__(self, name: str, backend: BaseLockBackend, options: CheckedOptions) -> None:
-        super().__init__()
-        self.name, self.key = name, backend.key(name)
-        self.backend, self.options = backend, options
-        terms = options.terms_on(backend)
-        self.ttl, self.renewed, self._wait, self.on_open_transaction, self._new_owner = terms
-        self.transaction_on = backend.transaction_on
-        self.shares_name = self._acts_for_work = False
+    def __init__(self, name: str, options: CheckedOptions) -> None:
+        self._entered = {}
+        self.options = options = options.resolve()
+        self.terms = terms = options.terms(name)
+        self.name, self.key, self.backend, self.ttl = name, terms.key, terms.backend, terms.ttl
+        self._wait = options.wait  # type: ignore[assignment] # both are resolved, as are the terms
+        self.on_open_transaction = options.on_open_transaction  # type: ignore[assignment]
+        self._new_owner = options.new_owner if options.guarded else new_owner
+        self.transaction_on = self.backend.transaction_on
 
     def __repr__(self) -> str:
         return f"<Lock {self.name!r} on {self.backend.alias!r}>"
 
     def act_for(self, client_id: str, *, take_over: bool = False) -> None:
         self._new_owner = partial(new_owner, client_id)
-        self.shares_name = self._acts_for_work = True
-        if take_over and self.backend.supports_force_release:
-            self._end_hold_of(client_id)
-
-    def _end_hold_of(self, client_id: str) -> None:
-        """End this client's hold, unless it is the caller's own, who may re-enter."""
-        if held_by(current_context(), self.backend.alias, self.key) is not None:
+        self.terms = self.terms._replace(shared_name=True)
+        if not take_over or not self.backend.supports_force_release:
             return
-        for owner in self._owners():
-            if is_owner_of(client_id, owner):
-                self._take_from(owner)
+        if held_by(current_context(), self.backend.alias, self.key) is None:  # else the caller may re-enter
+            for owner in self._owners():
+                if is_owner_of(client_id, owner):
+                    self._take_from(owner)
+
+    def act_as(self, owner: str) -> None:
+        """Acquire as exactly this owner: it is granted at once what it holds already.
+
+        An attempt that fails gives back only a grant that it made itself, as far as that is known: what it
+        may have held before stays. Should an unanswered request have taken the lock, that ends with its ttl.
+        """
+        self._new_owner = lambda: owner
+        self.terms = self.terms._replace(shared_name=True, owner_is_given=True)
 
     def _owners(self) -> list[str]:
         """Return the owners that hold the lock."""
@@ -438,25 +478,15 @@ class SingleLock(Lock):
         broken = self.backend.force_release(self.key, owner)
         if broken:
             alias = self.backend.settings.alias
-            event = LockEvent(
-                outcome="force_released", name=self.name, key=self.key, backend=alias, owner=owner
+            notify(
+                lock_force_released,
+                outcome="force_released",
+                name=self.name,
+                key=self.key,
+                backend=alias,
+                owner=owner,
             )
-            notify(lock_force_released, lambda: event)
         return broken
-
-    def act_as(self, owner: str) -> None:
-        """Acquire as exactly this owner: it is granted at once what it holds already.
-
-        An attempt that fails gives back only a grant that it made itself, as far as that is known: what it
-        may have held before stays. Should an unanswered request have taken the lock, that ends with its ttl.
-        """
-        self._new_owner = lambda: owner
-        self.shares_name, self._acts_for_work = True, False
-
-    @property
-    def owner_is_given(self) -> bool:
-        """Whether another process may act under the very same owner; each run of a task has its own."""
-        return self.shares_name and not self._acts_for_work
 
     def locked(self) -> bool:
         return self.backend.holder(self.key) is not None
@@ -464,34 +494,42 @@ class SingleLock(Lock):
     async def alocked(self) -> bool:
         return await self.backend.aholder(self.key) is not None
 
+    def remaining(self) -> float:
+        hold = self._hold_of(current_context())
+        return 0.0 if hold is None or hold.is_another_calls() else hold.remaining()
+
+    def _hold_of(self, context: object) -> SingleLease | None:
+        """Return the lease that this thread or task would enter again."""
+        return held_by(context, self.backend.alias, self.key)
+
     def _take(self, wait: float | None, context: object) -> Lease:
-        """Re-enter, or enqueue and wait for our turn; after a grant that came too late, begin anew."""
+        """Re-enter, or enqueue and wait for our turn; after a grant that came too late, begin again."""
         if hold := self._reenter(context):
             return hold
         if self.on_open_transaction != "ignore":
-            before_acquiring(self.on_open_transaction, self.name)
+            refuse_open_transactions((self.name,))
         begun = now()
         while True:
-            self._refuse_if_silent()
-            owner = self._registered_owner()
+            if breaker.silent:
+                self._refuse_if_silent()
+            owner = self._new_owner()
             outcome: Outcome | None = None
             waiter = self.backend.waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
-            waiter.owner_is_given = self.owner_is_given
+            waiter.owner_is_given = self.terms.owner_is_given
             try:
                 outcome = waiter.try_acquire(queue=wait != 0)
                 if isinstance(outcome, Busy):
                     outcome = self._wait_in(waiter, outcome, begun, wait, context)
-                if self._is_late(outcome):
-                    since = now()
+                if (since := now()) >= outcome.since + self.ttl:
                     held = self.backend.extend(self.key, waiter.owner or owner, self.ttl)
                     outcome = self._kept(outcome, since, held=held)
-                return self._leased(waiter.owner or owner, outcome, context, begun)
+                return self._leased(waiter.owner or owner, outcome, context, since - begun)
             except BaseException as error:
                 self._clean_up_after(error, waiter.owner or owner, begun, outcome)
                 if self._may_undo(outcome):
                     with self._released_if_unsettled(waiter, owner):
                         waiter.leave()
-                if not self._begins_anew(error, begun, wait):
+                if not self._begins_again(error, begun, wait):
                     raise
 
     async def _atake(self, wait: float | None, context: object) -> Lease:
@@ -499,56 +537,48 @@ class SingleLock(Lock):
         if hold := self._reenter(context):
             return hold
         if self.on_open_transaction != "ignore":
-            await in_calling_thread(partial(before_acquiring, self.on_open_transaction, self.name))
+            await in_calling_thread(partial(refuse_open_transactions, (self.name,)))
         begun = now()
         while True:
-            self._refuse_if_silent()
-            owner = self._registered_owner()
+            if breaker.silent:
+                self._refuse_if_silent()
+            owner = self._new_owner()
             outcome: Outcome | None = None
             waiter = self.backend.async_waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
-            waiter.owner_is_given = self.owner_is_given
+            waiter.owner_is_given = self.terms.owner_is_given
             try:
                 outcome = await waiter.try_acquire(queue=wait != 0)
                 if isinstance(outcome, Busy):
                     outcome = await self._await_in(waiter, outcome, begun, wait, context)
-                if self._is_late(outcome):
-                    since = now()
+                if (since := now()) >= outcome.since + self.ttl:
                     held = await self.backend.aextend(self.key, waiter.owner or owner, self.ttl)
                     outcome = self._kept(outcome, since, held=held)
-                return self._leased(waiter.owner or owner, outcome, context, begun)
+                return self._leased(waiter.owner or owner, outcome, context, since - begun)
             except BaseException as error:
                 self._clean_up_after(error, waiter.owner or owner, begun, outcome)
                 if self._may_undo(outcome):
                     with self._released_if_unsettled(waiter, owner):
                         await asyncio.shield(waiter.leave())
-                if not self._begins_anew(error, begun, wait):
+                if not self._begins_again(error, begun, wait):
                     raise
 
-    def _begins_anew(self, error: BaseException, begun: float, wait: float | None) -> bool:
+    def _begins_again(self, error: BaseException, begun: float, wait: float | None) -> bool:
         """Whether an attempt that ended in `error` is followed by another, in what is left of the wait."""
         if isinstance(error, BackendUnavailable):
             breaker.ended(self.backend, self.key)
         return isinstance(error, LateGrant) and (wait is None or now() < begun + wait)
 
-    def _is_late(self, grant: Grant) -> bool:
-        """Whether the lease may have ended on the way: the process was paused, or the answer came late."""
-        return now() >= grant.since + self.ttl
-
     def _kept(self, grant: Grant, since: float, *, held: bool) -> Grant:
-        """Return a late grant whose lease was extended at `since`; LateGrant where it had ended."""
-        extended = grant._replace(since=since)
-        if held and not self._is_late(extended):
-            return extended
+        """Return a grant that came late, extended by a request from `since`; LateGrant where it had ended.
+
+        The process was paused, or the answer came late: the lease may have ended on the way.
+        """
+        if held and now() < since + self.ttl:
+            return grant._replace(since=since)
         raise LateGrant(
             f"the backend {self.backend.alias!r} granted the lock {self.name!r} too late:"
             f" {now() - grant.since:.3f} s after the request, when the ttl of {self.ttl:g} s was over"
         )
-
-    def _registered_owner(self) -> str:
-        """Return a new owner; should this process be killed, others know that what it holds is this one's."""
-        if self.backend.alias not in registration.aliases:
-            registration.enter(self.backend.settings.alias, self.backend.alias)
-        return self._new_owner()
 
     def _refuse_if_silent(self) -> None:
         """Raise BackendUnavailable at once where the backend's server doesn't answer at the moment."""
@@ -584,10 +614,8 @@ class SingleLock(Lock):
 
     def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already; a lost hold raises instead."""
-        hold = held_by(context, self.backend.alias, self.key)
-        if hold is None:
-            return None
-        return self._enter_again(hold)
+        hold = self._hold_of(context) if HOLDS else None  # a process holds nothing most of the time
+        return None if hold is None else self._enter_again(hold)
 
     def _enter_again(self, hold: SingleLease) -> Lease:
         """Count one more hold, unless it may be another task's."""
@@ -626,7 +654,7 @@ class SingleLock(Lock):
             held_by=busy.holder and holders.description(self.backend, busy.holder, ask=ask),
             retry_after=busy.retry_after,
             reason=reason,
-            estimate=events.usual_hold(alias, self.options.template),
+            estimate=estimates.usual_hold(alias, self.options.template),
         )
 
     def _may_undo(self, first: Outcome | None) -> bool:
@@ -636,7 +664,7 @@ class SingleLock(Lock):
             first: the first answer. Busy says that a given owner held nothing when the attempt began, and a
                 grant whether it did.
         """
-        if not self.owner_is_given:
+        if not self.terms.owner_is_given:
             return True
         return first.is_new if isinstance(first, Grant) else first is not None and first.outage is None
 
@@ -659,12 +687,24 @@ class SingleLock(Lock):
 
     def _note_refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> None:
         """Tell statistics and listeners of an acquisition that came to nothing."""
-        events.SAMPLES.append((self.backend.settings.alias, "refused", waited))
         deadlock = isinstance(error, LockDeadlock)
-        if deadlock:
-            events.SAMPLES.append((self.backend.settings.alias, "deadlock", waited))
-        signal = lock_deadlocked if deadlock else lock_refused
-        notify(signal, lambda: self._refusal(error, owner, waited))
+        for measured in MEASURED:
+            measured((self.backend.settings.alias, "refused", waited))
+            if deadlock:
+                measured((self.backend.settings.alias, "deadlock", waited))
+        contended = isinstance(error, LockNotAcquired)
+        notify(
+            lock_deadlocked if deadlock else lock_refused,
+            outcome="deadlock" if deadlock else "contended" if contended else "unavailable",
+            name=self.name,
+            key=self.key,
+            backend=self.backend.alias,
+            owner=owner,
+            waited=waited,
+            holder=getattr(error, "holder", None),
+            template=self.options.template,
+            reason=getattr(error, "reason", None) if deadlock else None,
+        )
 
     @contextmanager
     def _released_if_unsettled(self, waiter: Waiter | AsyncWaiter, owner: str) -> Iterator[None]:
@@ -679,40 +719,37 @@ class SingleLock(Lock):
             if unsettled:
                 release_retrier.schedule(self.backend, self.key, waiter.owner or owner, self.ttl)
 
-    def _refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> LockEvent:
-        contended = isinstance(error, LockNotAcquired)
-        deadlock = isinstance(error, LockDeadlock)
-        return LockEvent(
-            outcome="deadlock" if deadlock else "contended" if contended else "unavailable",
-            name=self.name,
-            key=self.key,
-            backend=self.backend.alias,
-            owner=owner,
-            waited=waited,
-            holder=getattr(error, "holder", None),
-            template=self.options.template,
-            reason=getattr(error, "reason", None) if deadlock else None,
-        )
-
-    def _leased(self, owner: str, grant: Grant, context: object, begun: float) -> SingleLease:
-        lease = SingleLease(self, owner, grant, context)
-        alias, waited = self.backend.settings.alias, now() - begun
-        breaker.answered(self.backend, self.key)
-        events.acquired(alias, waited)
+    def _leased(self, owner: str, grant: Grant, context: object, waited: float) -> SingleLease:
+        lease = SingleLease(self.terms, owner, grant, context)
+        alias = self.backend.settings.alias
+        if breaker.silent:
+            breaker.answered(self.backend, self.key)
+        for measured in MEASURED:
+            measured((alias, "acquired", waited))
         if logs.TROUBLES:
             logs.available(logger, alias)
         if grant.resent and self._may_undo(None):
             lease.after_release = _release_again
-        if self.renewed:
+        if lease.renewed:
             lease.rescheduled = watchdogs.watch
             watchdogs.watch(lease)
-        if has_listeners(lock_acquired) or waited >= LONG_WAIT:
-            publish(lock_acquired, lease.event("acquired", waited=waited))
+        if (
+            HAPPENED
+            or lock_acquired.receivers
+            or waited >= LONG_WAIT
+            or events_logger.isEnabledFor(logging.DEBUG)
+        ):
+            publish(lock_acquired, waited=waited, **lease.facts("acquired"))
         return lease
 
 
+def _release_again(lease: SingleLease) -> None:
+    """Release once more, later: a request without a reply may have arrived after the release."""
+    release_retrier.schedule(lease.backend, lease.key, lease.owner, lease.ttl)
+
+
 class LateGrant(BackendUnavailable):
-    """The lock was granted, and the lease had ended by the time the grant arrived: nobody may rely on it."""
+    """The lock was granted, and its lease had ended by the time the grant arrived: it proves nothing."""
 
 
 class Waiting:
@@ -729,15 +766,14 @@ class Waiting:
     def __enter__(self) -> waits.WaitWatch:
         lock, (busy, context, begun) = self._lock, self._begin
         settings = lock.backend.settings
-        if busy.outage is None:
+        if busy.outage is None and breaker.silent:
             breaker.answered(lock.backend, lock.key)
         if not waits.waiters.enter(settings.alias, settings.max_waiters):
             reason = f"{settings.max_waiters} waiters in this process already (MAX_WAITERS)"
             raise lock.not_acquired(busy, begun, TooManyWaiters, reason)
         try:
-            notify_waiting(lock.name, lock.options.template, lock.backend.alias, 1)
-            watcher.look()
-            return waits.watch(lock, context, begun)
+            tell("waiting", lock.name, lock.options.template, lock.backend.alias, 1)
+            return waits.watch(lock.terms, context, begun)
         except BaseException:
             self.__exit__()
             raise
@@ -745,83 +781,7 @@ class Waiting:
     def __exit__(self, *_: object) -> None:
         lock = self._lock
         waits.waiters.leave(lock.backend.settings.alias)
-        notify_waiting(lock.name, lock.options.template, lock.backend.alias, -1)
-
-
-def _release_again(lease: SingleLease) -> None:
-    """Release once more, later: a request without a reply may have arrived after the release."""
-    release_retrier.schedule(lease.backend, lease.key, lease.owner, lease.ttl)
-
-
-class MultiLock(Lock):
-    """Several names, all or none: taken in sorted order, so that two callers can't wait for each other."""
-
-    def __init__(self, parts: list[SingleLock]) -> None:
-        super().__init__()
-        self._parts = parts
-        self._wait, self.transaction_on = parts[0]._wait, parts[0].transaction_on
-        self.on_open_transaction = parts[0].on_open_transaction
-        self.name = ", ".join(part.name for part in parts)
-
-    def __repr__(self) -> str:
-        return f"<Lock of {self.name}>"
-
-    def act_for(self, client_id: str, *, take_over: bool = False) -> None:
-        for part in self._parts:
-            part.act_for(client_id, take_over=take_over)
-
-    def locked(self) -> bool:
-        return any(part.locked() for part in self._parts)
-
-    async def alocked(self) -> bool:
-        for part in self._parts:
-            if await part.alocked():
-                return True
-        return False
-
-    def _take(self, wait: float | None, context: object) -> Lease:
-        begun = now()
-        taken: list[Lease] = []
-        try:
-            for part in self._parts:
-                taken.append(part._take(_left(begun, wait), context))
-            for lease in taken:
-                lease.ensure_held()  # the first may have ended while we waited for the last
-        except BaseException as error:
-            with ExitStack() as undo:
-                for lease in taken:
-                    undo.callback(lease._give_back, error)
-            raise
-        return _together(taken)
-
-    async def _atake(self, wait: float | None, context: object) -> Lease:
-        begun = now()
-        taken: list[Lease] = []
-        try:
-            for part in self._parts:
-                taken.append(await part._atake(_left(begun, wait), context))
-            for lease in taken:
-                lease.ensure_held()
-        except BaseException as error:
-            await asyncio.shield(_agive_all_back(taken, error))
-            raise
-        return _together(taken)
-
-
-async def _agive_all_back(taken: Sequence[Lease], error: BaseException) -> None:
-    """Release all of them in one go, which a second cancellation of the task leaves running."""
-    async with AsyncExitStack() as undo:
-        for lease in taken:
-            undo.push_async_callback(lease._agive_back, error)
-
-
-def _left(begun: float, wait: float | None) -> float | None:
-    """Return what is left of one wait that all names share."""
-    return wait if not wait else max(0.0, begun + wait - now())
-
-
-def _together(taken: list[Lease]) -> MultiLease:
-    return MultiLease([single for lease in taken for single in lease.leases])
+        tell("waiting", lock.name, lock.options.template, lock.backend.alias, -1)
 
 
 def assert_locked(*names: str, backend: str = DEFAULT_ALIAS) -> None:

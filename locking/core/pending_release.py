@@ -11,16 +11,11 @@ import logging
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from locking.backends.base import BaseLockBackend
 from locking.exceptions import LockError
-from locking.utils import logs
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
-
-if TYPE_CHECKING:
-    from locking.core.lease import Lease
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +40,18 @@ class PendingRelease:
     until: float
     answers: int = 0
     next_try: float = 0.0
+
+    def attempt(self) -> bool:
+        """Make one attempt; False when the backend does not answer."""
+        try:
+            self.backend.release(self.key, self.owner)
+        except LockError:
+            return False
+        except Exception:  # the thread must outlive every surprise: the next release is another one
+            logger.exception("the pending release of %r failed and is retried", self.key)
+            return False
+        self.answers, self.next_try = self.answers + 1, now() + CONFIRM_PAUSE
+        return True
 
 
 class ReleaseQueue:
@@ -79,8 +86,9 @@ class ReleaseRetrier:
     """Retries releases, one at a time."""
 
     def __init__(self) -> None:
-        self._worker = Worker("locking-release-retrier", self._step)
+        self._worker = Worker("locking-tidy-releases", self._step)
         self.reset()
+        after_fork(self.reset)
 
     def reset(self) -> None:
         """Start from nothing; a forked child has none of its parent's releases."""
@@ -95,13 +103,6 @@ class ReleaseRetrier:
         with self._mutex:
             self._queues.setdefault(backend, ReleaseQueue()).releases.append(release)
         self._worker.wake()
-
-    def schedule_lease(self, lease: Lease) -> None:
-        """Release a lease whose release failed, once the backend answers again."""
-        for single in lease.leases:
-            # A given owner may be another process's by then, and a min_hold isn't over yet.
-            if single.unreleased and not single.owner_is_given and not single.options.min_hold:
-                self.schedule(single.backend, single.key, single.owner, single.ttl)
 
     def clear(self) -> None:
         """Drop all pending releases; their leases end by themselves."""
@@ -122,31 +123,10 @@ class ReleaseRetrier:
             if queue.due() > now():
                 return queue.due()
             release = queue.releases[0]
-        answered = attempt_release(release)
+        answered = release.attempt()
         with self._mutex:
             queue.record(release, answered=answered)
         return now()
 
 
-def attempt_release(release: PendingRelease) -> bool:
-    """Make one attempt at a pending release; False when the backend does not answer."""
-    try:
-        release.backend.release(release.key, release.owner)
-    except LockError:
-        return False
-    except Exception:  # the thread must outlive every surprise: the next release is another one
-        logger.exception("the pending release of %r failed and is retried", release.key)
-        return False
-    release.answers, release.next_try = release.answers + 1, now() + CONFIRM_PAUSE
-    return True
-
-
-def report_unreleased(lease: Lease, error: LockError) -> None:
-    """Log that a release failed and is retried; of a backend that does not answer once a minute."""
-    for alias in dict.fromkeys(single.backend.settings.alias for single in lease.leases):
-        logs.unavailable(logger, alias, error)
-    logger.info("releasing %r failed (%s); it is retried", lease, error)
-
-
 release_retrier = ReleaseRetrier()
-after_fork(release_retrier.reset)

@@ -16,9 +16,9 @@ from functools import partial
 from typing import Final
 
 from locking.backends.base import BaseLockBackend
-from locking.core.lease import HOLDS, SingleLease, State, live_leases
+from locking.core.lease import SingleLease, State, live_leases
 from locking.exceptions import LockError
-from locking.signals import Renewal, notify_observers
+from locking.signals import Renewal, tell
 from locking.utils import logs
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
@@ -32,15 +32,17 @@ due one by one would otherwise cost ten thousand rounds, each of which looks at 
 RETRY_PAUSE = 0.5
 """Seconds between attempts while a backend doesn't answer."""
 
+OUTCOMES: Final[dict[bool | None, Renewal]] = {True: "renewed", False: "lost", None: "failed"}
+
 
 def renew_due(alias: str) -> float:
     """Renew the leases of one alias that are due; return when the next will be."""
     moment = now()
-    leases = [
+    due = [
         lease for lease in _watched(alias) if lease.renew_at <= moment + lease.ttl * EARLY_RENEWAL_FRACTION
     ]
-    by_backend = sorted(leases, key=lambda lease: id(lease.backend))
-    for _, batch in itertools.groupby(by_backend, key=lambda lease: id(lease.backend)):
+    due.sort(key=lambda lease: id(lease.backend))
+    for _, batch in itertools.groupby(due, key=lambda lease: id(lease.backend)):
         renew(list(batch))
     return min((lease.renew_at for lease in _watched(alias)), default=now() + 3600.0)
 
@@ -53,48 +55,34 @@ class Watchdogs:
     """One thread per alias of `LOCKING`; it starts with the first lease and sleeps until the next is due."""
 
     def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Start from nothing; a forked child has neither the threads nor its parent's leases."""
         self._workers: dict[str, Worker] = {}
-        HOLDS.clear()
+        after_fork(self._workers.clear)
 
     def watch(self, lease: SingleLease) -> None:
         """Renew `lease` from now on, until it is released, lost, or garbage-collected."""
         alias = lease.backend.settings.alias
-        worker = self._workers.get(alias) or self._workers.setdefault(alias, _worker_of(alias))
+        worker = self._workers.get(alias)
+        if worker is None:
+            worker = self._workers.setdefault(
+                alias, Worker(f"locking-renew-{alias}", partial(renew_due, alias))
+            )
         worker.wake_by(lease.renew_at)
 
 
-def _worker_of(alias: str) -> Worker:
-    return Worker(f"locking-watchdog-{alias}", partial(renew_due, alias))
+watchdogs = Watchdogs()
 
 
 def renew(leases: list[SingleLease]) -> None:
     """Extend leases of one backend by one batch and note what became of each; never raises an Exception."""
-    backend = leases[0].backend
-    since, ttls = now(), [lease.ttl for lease in leases]
+    backend, since, ttls = leases[0].backend, now(), [lease.ttl for lease in leases]
     answers = _answers(backend, leases, ttls)
-    _note_answers(leases, answers, since, ttls)
+    for lease, held, ttl in zip(leases, answers, ttls, strict=True):
+        note_answer(lease, held, since, ttl)
     if True in answers:
         logs.available(logger, backend.settings.alias)
-    for outcome, answer in OUTCOMES.items():
-        _report(backend, outcome, answers.count(answer))
-
-
-OUTCOMES: Final[dict[Renewal, bool | None]] = {"renewed": True, "lost": False, "failed": None}
-
-
-def _note_answers(
-    leases: list[SingleLease], answers: list[bool | None], since: float, ttls: list[float]
-) -> None:
-    """Note for each lease what the backend said about it; an unknown answer leaves the others as they are."""
-    for lease, held, ttl in zip(leases, answers, ttls, strict=True):
-        if held is None:
-            _doubt(lease)
-        else:
-            _settle(lease, held, since, ttl)
+    for answer, outcome in OUTCOMES.items():
+        if count := answers.count(answer):
+            tell("renewed", backend.alias, outcome, count)
 
 
 def _answers(backend: BaseLockBackend, leases: list[SingleLease], ttls: list[float]) -> list[bool | None]:
@@ -109,29 +97,17 @@ def _answers(backend: BaseLockBackend, leases: list[SingleLease], ttls: list[flo
     return [None] * len(leases)
 
 
-def _report(backend: BaseLockBackend, outcome: Renewal, leases: int) -> None:
-    if leases:
-        notify_observers(lambda observer: observer.renewed(backend.alias, outcome, leases))
-
-
-def _doubt(lease: SingleLease) -> None:
+def note_answer(lease: SingleLease, held: bool | None, since: float, ttl: float) -> None:
+    """Note what the backend said about a lease; None, an unknown answer, leaves it unconfirmed."""
     if not lease.renewed:  # released while the batch was under way
         return
-    lease.doubt()
-    lease.renew_at = min(now() + RETRY_PAUSE, lease.deadline)
-    if lease.state is State.LOST:
-        lease.renewed = False
-
-
-def _settle(lease: SingleLease, held: bool, since: float, ttl: float) -> None:
-    if held and lease.renewed and since < lease.deadline:
+    if held is None:
+        lease.mark_unknown()
+        lease.renew_at = min(now() + RETRY_PAUSE, lease.deadline)
+        lease.renewed = lease.state is not State.LOST
+    elif held and since < lease.deadline:
         lease.renewals += 1
         lease.prolong(since, ttl)
-        return
-    if lease.renewed:  # else it was released while the batch was under way
+    else:
         lease.renewed = False
         lease.lose()
-
-
-watchdogs = Watchdogs()
-after_fork(watchdogs.reset)

@@ -18,9 +18,8 @@ from locking.backends.base import BaseLockBackend
 from locking.core.handler import locks
 from locking.exceptions import BackendUnavailable
 from locking.inspection.held import HeldLock
-from locking.keys.names import check_ttl
+from locking.keys.names import Seconds, check_ttl
 from locking.models import Fence, LockEvent
-from locking.signals import LockEvent as SignalEvent
 from locking.signals import lock_force_released, notify
 from locking.transactions.fence import forbid
 from locking.utils.databases import VENDORS, limit_waits, restore_waits, was_locked_out
@@ -74,11 +73,11 @@ def force_release(
         _advance_fence(hold, database)
     if result.done:
         facts = {name: getattr(hold, name) for name in ("name", "key", "backend", "owner", "token")}
-        notify(lock_force_released, lambda: SignalEvent(outcome="force_released", **facts))
+        notify(lock_force_released, outcome="force_released", **facts)
     return result
 
 
-def extend_held(hold: HeldLock, ttl: float, *, reason: str = "", actor: str = "") -> Result:
+def extend_held(hold: HeldLock, ttl: Seconds, *, reason: str = "", actor: str = "") -> Result:
     """Keep others out for `ttl` seconds from now; the holder itself goes on counting by its own clock.
 
     A lease that was meanwhile extended for longer keeps that: none is ever shortened.
@@ -89,9 +88,11 @@ def extend_held(hold: HeldLock, ttl: float, *, reason: str = "", actor: str = ""
     seconds = check_ttl(ttl)
     if hold.remaining is None or seconds <= hold.remaining:
         left = "no end" if hold.remaining is None else f"{hold.remaining:.0f} s left"
-        raise ValueError(f"the lock {hold.name!r} has {left}: {ttl:g} s wouldn't extend it")
+        raise ValueError(f"the lock {hold.name!r} has {left}: {seconds:g} s wouldn't extend it")
     engine = _engine(hold)
-    event = LockEvent.of(hold, LockEvent.Action.EXTEND, reason.strip(), actor or _user(), f"ttl {ttl:g} s")
+    event = LockEvent.of(
+        hold, LockEvent.Action.EXTEND, reason.strip(), actor or _user(), f"ttl {seconds:g} s"
+    )
     return _carry_out(event, lambda: engine.extend(hold.key, hold.owner, seconds))
 
 

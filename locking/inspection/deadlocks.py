@@ -33,11 +33,11 @@ from typing import Final
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Outcome, Waiter
 from locking.core import waits
 from locking.core.handler import InvalidLockBackend, locks
-from locking.core.lock import SingleLock
-from locking.core.waits import PUBLISH_AFTER, WAITS, Wait
+from locking.core.lease import LeaseTerms
 from locking.exceptions import BlockedWaiter, LockDeadlock, LockError
 from locking.inspection import held
 from locking.inspection.heartbeat import process_facts, reporter
+from locking.inspection.waits import PUBLISH_AFTER, WAITS, Wait
 from locking.utils.clock import now
 
 logger = logging.getLogger(__name__)
@@ -155,8 +155,8 @@ def holders_of(wait: held.Waiter) -> Collection[str]:
 class Watch(waits.WaitWatch):
     """Registers one wait, looks for a circle when it is time, and withdraws what was published."""
 
-    def __init__(self, lock: SingleLock, context: object, begun: float) -> None:
-        self._wait = wait = Wait(lock, context, begun)
+    def __init__(self, terms: LeaseTerms, context: object, begun: float) -> None:
+        self._wait = wait = Wait(terms, context, begun)
         # Without the records of other processes no holder can be followed.
         publishes = type(locks[wait.alias]).heartbeats is not BaseLockBackend.heartbeats
         self.active = wait.blocks and publishes
@@ -275,4 +275,6 @@ def is_confirmed(circle: tuple[held.Waiter, ...], mine: held.Waiter) -> bool:
     return again is not None and [each.id for each in again] == [each.id for each in circle]
 
 
-waits.watch = Watch
+def start() -> None:
+    """Have every wait looked at."""
+    waits.watch = Watch

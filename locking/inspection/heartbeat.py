@@ -28,15 +28,15 @@ from typing import Any, Final
 
 from locking.backends.base import BaseLockBackend, Held
 from locking.core.dead_processes import watcher
-from locking.core.events import on_acquired
 from locking.core.handler import locks
+from locking.core.holders import facts_of
 from locking.core.lease import SingleLease, State, live_leases
 from locking.core.liveness import registration
-from locking.core.waits import PUBLISH_AFTER, TOGETHER, WAITS, Wait, next_due
 from locking.exceptions import LockError
 from locking.inspection import stats
+from locking.inspection.waits import PUBLISH_AFTER, TOGETHER, WAITS, Wait, next_due
+from locking.signals import Measure, Observer, observe
 from locking.utils.background import Worker, after_fork
-from locking.utils.call_site import activity_of, name_of
 from locking.utils.clock import now
 from locking.utils.ownership import PROCESS
 
@@ -61,12 +61,12 @@ Records = dict[str, dict[str, str]]
 """By alias and client."""
 
 
-class HeartbeatPublisher:
+class HeartbeatPublisher(Observer):
     """Publishes the heartbeats of this process; `enabled` = False keeps its thread from starting."""
 
     def __init__(self) -> None:
         self.enabled = True
-        self._worker = Worker("locking-heartbeat", self._beat_on)
+        self._worker = Worker("locking-tidy-heartbeat", self._beat_on)
         self.reset()
 
     def reset(self) -> None:
@@ -80,8 +80,13 @@ class HeartbeatPublisher:
         """When locks of an alias were used last, as far as a beat has seen it."""
         self._idle = True
 
+    def measured(self, measure: Measure) -> None:
+        """Publish in the background that this process uses locks, unless that is known."""
+        if self._idle:
+            self.start()
+
     def start(self) -> None:
-        """Publish in the background that this process uses locks, unless that is known; called often."""
+        """Publish in the background that this process uses locks, unless that is known."""
         if self._idle and self.enabled:
             self._beat_at = now()
             self._idle = not self._worker.wake()
@@ -262,11 +267,8 @@ class PublishedHold(Held):
 
 
 def _details(lease: SingleLease) -> dict[str, Any]:
-    context = lease.context()
     return {
-        "thread": name_of(context),
-        "doing": activity_of(context),
-        "site": lease.site.describe() if lease.site is not None else None,
+        **facts_of(lease),
         "renewals": lease.renewals,
         "ttl": lease.ttl,
         "since": PROCESS.date_of(lease.taken_at),
@@ -291,5 +293,10 @@ def _last_hour() -> range:
 
 reporter = HeartbeatPublisher()
 after_fork(reporter.reset)
-on_acquired(reporter.start)
-atexit.register(reporter.deregister)
+
+
+def start() -> None:
+    """Have statistics and heartbeats hear of this process's locks, and of its end."""
+    observe(reporter)
+    observe(stats.counter)
+    atexit.register(reporter.deregister)

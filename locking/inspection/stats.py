@@ -1,22 +1,37 @@
 """Counts and times of the last hour, of all processes together, by alias.
 
-The core leaves a sample for each acquisition and each end (`locking.core.events`);
-`locking.inspection.heartbeat` takes them away every two seconds and adds them up in the backend, minute by
-minute. Times are sorted into buckets, four per octave, so a percentile is right to about a tenth.
+An observer takes down each acquisition and each end; `locking.inspection.heartbeat` takes them away every two
+seconds and adds them up in the backend, minute by minute. Times are sorted into buckets, four per octave, so
+a percentile is right to about a tenth.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from locking.core.events import SAMPLES, What
+from locking.signals import Measure, Observer
+from locking.utils.background import after_fork
 
 PER_OCTAVE: Final = 4
+
+SAMPLES: Final = deque[Measure](maxlen=100_000)
+"""What has happened since the last count; when there is more, the oldest is missing in the statistics."""
+
+after_fork(SAMPLES.clear)
+
+
+class Sampler(Observer):
+    """Takes every measure down, at the price of an append."""
+
+    measured = SAMPLES.append  # type: ignore[assignment]
+
+
+counter: Final = Sampler()
 
 
 def bucket(seconds: float) -> int:
@@ -75,7 +90,7 @@ def stats_of(sums: Mapping[str, int]) -> Stats:
     )
 
 
-def _percentile(sums: Mapping[str, int], what: What, share: float) -> float | None:
+def _percentile(sums: Mapping[str, int], what: str, share: float) -> float | None:
     buckets = sorted((int(name.split(":")[1]), n) for name, n in sums.items() if name.startswith(f"{what}:"))
     left = share * sum(number for _, number in buckets)
     for number, times in buckets:

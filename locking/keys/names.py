@@ -25,6 +25,10 @@ MAX_TEMPLATE: Final = 200
 """Characters of what labels a group of names."""
 
 
+Kind = Literal["lock", "read", "write", "semaphore", "fair"]
+"""The kinds of lock; `lock` is what `get_lock` returns."""
+
+
 class Unset:
     """The type of `UNSET`, which tells *not given* from None (None is a meaningful ttl and wait)."""
 
@@ -35,14 +39,6 @@ class Unset:
 UNSET: Final = Unset()
 
 
-def _as_name(value: object) -> str:
-    """Return what to write instead: the text of a model's row is for people, and two rows may share it."""
-    if isinstance(value, list | tuple | set):
-        return "its items one by one: get_lock(*names)"
-    kind = type(value).__name__.lower()
-    return f"f'{kind}:{{{kind}.pk}}'" if isinstance(value, Model) else "str(…) of it"
-
-
 def check_name(name: object) -> str:
     """Return `name` if a lock may have it, else raise LockKeyError.
 
@@ -50,8 +46,12 @@ def check_name(name: object) -> str:
     key: names derived from such a name would land on different servers.
     """
     if not isinstance(name, str):
-        kind = type(name).__name__
-        raise LockKeyError(f"a lock's name must be a str, not {name!r} ({kind}); pass {_as_name(name)}")
+        kind, instead = type(name).__name__, "str(…) of it"
+        if isinstance(name, list | tuple | set):
+            instead = "its items one by one: get_lock(*names)"
+        elif isinstance(name, Model):  # its text is for people, and two rows may share it
+            instead = f"f'{kind.lower()}:{{{kind.lower()}.pk}}'"
+        raise LockKeyError(f"a lock's name must be a str, not {name!r} ({kind}); pass {instead}")
     if not name.strip():
         raise LockKeyError(f"a lock's name can't be empty ({name!r}): unrelated callers would share one lock")
     if len(name) > MAX_NAME:

@@ -28,50 +28,41 @@ def says_nothing(value: object) -> bool:
     return isinstance(value, type(None)) or (issubclass(type(value), str) and not value)
 
 
-def as_text(value: object) -> str:
+def as_text(value: Any) -> str:
     """Turn a value into text by its kind; what could mean two things, or change, is refused."""
     if isinstance(value, Enum):
         return as_text(value.value)
     if isinstance(value, bool):
         raise LockKeyError(f"{value!r} is a bool, which does not identify a resource; pass its id")
     if isinstance(value, Model):
-        return _model_text(value)
+        if value.pk is None or value._state.adding:
+            raise LockKeyError(f"an unsaved {type(value).__name__} has no identity yet; save it first")
+        return as_text(value.pk)
     for kind, convert in KINDS:
         if issubclass(type(value), kind):  # its real type: a lazy object only pretends
-            return convert(value)
+            return _written(value, convert)
     raise LockKeyError(_unfit(value))
-
-
-def _model_text(instance: Model) -> str:
-    if instance.pk is None or instance._state.adding:
-        raise LockKeyError(f"an unsaved {type(instance).__name__} has no identity yet; save it first")
-    return as_text(instance.pk)
-
-
-def _int_text(value: Any) -> str:
-    try:
-        return int.__repr__(value)
-    except ValueError as error:  # Python refuses to print an int of thousands of digits
-        raise LockKeyError(
-            "an int with thousands of digits can't identify a resource; pass a shorter value"
-        ) from error
-
-
-def _datetime_text(value: Any) -> str:
-    """One moment is one key, whichever zone it is given in."""
-    try:
-        return datetime.isoformat(value.astimezone(UTC) if value.tzinfo else value)
-    except OverflowError as error:
-        raise LockKeyError(f"{value} lies outside the calendar in UTC; pass a nearer moment") from error
 
 
 KINDS: Final[tuple[tuple[type, Callable[[Any], str]], ...]] = (
     (str, str.__str__),
-    (int, _int_text),
+    (int, int.__repr__),
     (UUID, UUID.__str__),
-    (datetime, _datetime_text),
+    # One moment is one key, whichever zone it is given in.
+    (datetime, lambda value: datetime.isoformat(value.astimezone(UTC) if value.tzinfo else value)),
     (date, date.isoformat),
 )
+
+
+def _written(value: object, convert: Callable[[Any], str]) -> str:
+    try:
+        return convert(value)
+    except ValueError as error:  # Python refuses to print an int of thousands of digits
+        raise LockKeyError(
+            "an int with thousands of digits can't identify a resource; pass a shorter value"
+        ) from error
+    except OverflowError as error:
+        raise LockKeyError(f"{value} lies outside the calendar in UTC; pass a nearer moment") from error
 
 
 def _unfit(value: object) -> str:
@@ -85,38 +76,27 @@ def _unfit(value: object) -> str:
     return f"a {kind} can't name a lock; pass a str, int, UUID, Enum, date or a saved model instance"
 
 
-def _convert_int(value: object) -> str:
-    text = as_text(value)
-    if not re.fullmatch(r"-?[0-9]{1,4000}", text):
-        raise LockKeyError(f"{_shown(text)} is not a whole number")
-    return str(int(text))
+def _converter(what: str, pattern: str, convert: Callable[[str], object]) -> Callable[[object], str]:
+    """Return what reads a value as `what`, and writes it in one way."""
 
+    def read(value: object) -> str:
+        text = as_text(value)
+        try:
+            if re.fullmatch(pattern, text):
+                return str(convert(text))
+        except ValueError:
+            pass
+        raise LockKeyError(f"{text if len(text) <= 80 else text[:77] + '…'!r} is not a {what}")
 
-def _convert_uuid(value: object) -> str:
-    text = as_text(value)
-    try:
-        return str(UUID(text))
-    except ValueError as error:
-        raise LockKeyError(f"{_shown(text)} is not a UUID") from error
-
-
-def _convert_slug(value: object) -> str:
-    text = as_text(value)
-    if not re.fullmatch(r"[-a-zA-Z0-9_]+", text):
-        raise LockKeyError(f"{_shown(text)} is not a slug (letters, digits, '-' and '_')")
-    return text
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:77] + "…")
+    return read
 
 
 CONVERTERS: Final[Mapping[str | None, Callable[[object], str]]] = {
     None: as_text,
     "str": as_text,
-    "int": _convert_int,
-    "uuid": _convert_uuid,
-    "slug": _convert_slug,
+    "int": _converter("whole number", r"-?[0-9]{1,4000}", int),
+    "uuid": _converter("UUID", r"(?s:.*)", UUID),
+    "slug": _converter("slug (letters, digits, '-' and '_')", r"[-a-zA-Z0-9_]+", str),
 }
 
 
@@ -134,10 +114,7 @@ def shorten(name: str) -> str:
     if len(name) <= MAX_LENGTH:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:HASH_DIGITS]
-    return _balanced_head(name[: MAX_LENGTH - len(HASH_MARK) - HASH_DIGITS]) + HASH_MARK + digest
-
-
-def _balanced_head(head: str) -> str:
+    head = name[: MAX_LENGTH - len(HASH_MARK) - HASH_DIGITS]
     while not balanced(head):
         head = head[: head.rindex("{")]
-    return head
+    return head + HASH_MARK + digest

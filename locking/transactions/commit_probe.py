@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 from django.db import Error, connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.utils.backoff import jittered
 from locking.utils.databases import limit_waits, timestamp, was_locked_out
@@ -48,35 +46,25 @@ class CommitMarker:
         Raises:
             Error: the database doesn't answer.
         """
-        with closing(_unpooled(self.alias)) as connection, _undone(connection):
-            limit_waits(connection, self.timeout)
-            with connection.cursor() as cursor:
-                if connection.vendor == "mysql":
-                    cursor.execute(LOCK, [self.name])
-                else:
-                    cursor.execute(TOUCH, [self.name, timestamp(connection)])
-                token, mark = cursor.fetchone()
+        connection = connections[self.alias].copy()
+        # The connections of Django's pool broke with the one that was lost. The options are the copy's own.
+        connection.settings_dict["OPTIONS"].pop("pool", None)
+        with closing(connection):
+            connection.set_autocommit(False)
+            try:
+                limit_waits(connection, self.timeout)
+                with connection.cursor() as cursor:
+                    if connection.vendor == "mysql":
+                        cursor.execute(LOCK, [self.name])
+                    else:
+                        cursor.execute(TOUCH, [self.name, timestamp(connection)])
+                    token, mark = cursor.fetchone()
+            finally:
+                if connection.connection is not None and connection.is_usable():
+                    connection.rollback()
         if mark == self.mark:
             return True
         return None if token > self.token else False
-
-
-def _unpooled(alias: str) -> BaseDatabaseWrapper:
-    """Return a connection that is new indeed: those of Django's pool broke with the one that was lost."""
-    connection = connections[alias].copy()
-    connection.settings_dict["OPTIONS"].pop("pool", None)  # the copy's own
-    return connection
-
-
-@contextmanager
-def _undone(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """A transaction on a connection that no alias knows; it is rolled back whatever happens."""
-    connection.set_autocommit(False)
-    try:
-        yield
-    finally:
-        if connection.connection is not None and connection.is_usable():
-            connection.rollback()
 
 
 def resolve(marker: CommitMarker, error: Error) -> bool | None:

@@ -7,14 +7,21 @@ function never runs; `on_conflict` says what happens instead.
 from __future__ import annotations
 
 import inspect
-import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, fields
-from functools import partial, update_wrapper
-from importlib import import_module
-from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from functools import cached_property, partial, update_wrapper
+from typing import Any, Final, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 from weakref import WeakSet
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
@@ -24,9 +31,10 @@ from django.http import HttpRequest, HttpResponseBase
 
 from locking.core.handler import locks
 from locking.core.kinds import lock_of
+from locking.core.lease import Lease
 from locking.core.lock import Lock
 from locking.core.open_transactions import connections_in_transaction, refuse_open_transactions
-from locking.core.options import CheckedOptions, Kind, LockOptions
+from locking.core.options import OF_LOCKS, CheckedOptions
 from locking.exceptions import (
     BackendUnavailable,
     LockError,
@@ -35,20 +43,20 @@ from locking.exceptions import (
     LockTransactionError,
     StaleFencingToken,
 )
-from locking.keys.names import UNSET, ConflictPolicy, NeverSkips, Seconds, Unset, check_policy, check_wait
-from locking.keys.template import (
-    Args,
-    KeySource,
-    KeysSource,
-    Kwargs,
-    dotted_path,
-    is_request,
-    key_builder,
-    label_of,
+from locking.keys.builder import Args, KeySource, Kwargs, dotted_path, is_request, key_builder, label_of
+from locking.keys.names import (
+    UNSET,
+    ConflictPolicy,
+    Kind,
+    NeverSkips,
+    Seconds,
+    Unset,
+    check_policy,
+    check_wait,
 )
 from locking.transactions.locked_transaction import (
     DatabaseAliases,
-    HeldAgain,
+    LockedTransaction,
     database_aliases,
     enclosing_locked_transaction,
     holding,
@@ -57,6 +65,7 @@ from locking.transactions.locked_transaction import (
 )
 from locking.transactions.request_state import RequestState
 from locking.transactions.responses import conflict_response
+from locking.transactions.tasks import AN_HOUR, running_task
 from locking.utils.backoff import jittered
 from locking.utils.call_site import call_site_of
 from locking.utils.databases import was_overtaken
@@ -65,11 +74,10 @@ from locking.utils.hints import refuse_unknown
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Conflict = LockNotAcquired | BackendUnavailable
 MOST_RETRIES: Final = 100
-AN_HOUR: Final = 3600.0
-MOST_CHANGES: Final = 10
-"""Acquisitions of one call whose keys change each time while it waits for them."""
+
+UNFINISHED: Final = (Generator, AsyncGenerator, Awaitable)
+"""What a function may return and still has its work to do."""
 
 DECORATED: Final[WeakSet[Callable[..., Any]]] = WeakSet()
 """What was decorated at import, for the system checks; each has its options as `lock_options`."""
@@ -93,18 +101,25 @@ class SkippingDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
 
 
-class DecoratorOptions(LockOptions, total=False):
+class DecoratorOptions(TypedDict, total=False):
     """The options of `distributed_lock` but `on_conflict`, which decides what it returns; explained there."""
 
     key: KeySource | None
-    keys: KeysSource | None
-    kind: Kind
-    permits: int | None
+    wait: Seconds | Unset | None
+    ttl: Seconds | Unset | None
+    renew: bool
     retry_for: Seconds | None
     release: bool
     atomic: bool | None
     using: DatabaseAliases
+    fenced: bool
     retries: int
+    kind: Kind
+    permits: int | None
+    backend: str
+
+
+OPTIONS: Final = frozenset({*DecoratorOptions.__annotations__, "on_conflict"})
 
 
 @overload
@@ -121,9 +136,10 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
     """Run a function only while holding a lock, and release it only after the commit.
 
     Args:
-        key: a template such as `"order:{order_id}"` (see `locking.keys.template`), or a callable that gets
-            the call's arguments and returns a name or several. Omitted: the function's dotted path and its
-            arguments.
+        key: a template such as `"order:{order_id}"` (see `locking.keys.template`), or a list of them: all or
+            none, in one order. Or a callable that gets the call's arguments and returns a name or several. It
+            is called again once the locks are held; where it returns a name that is not among them, they are
+            released and the new ones acquired. Omitted: the function's dotted path and its arguments.
         wait: seconds to wait for the lock; 0 = don't, None = without end. Default: the alias's `WAIT`.
         ttl: seconds of the lease; None = `WATCHDOG_TTL` (10), kept alive. Default: the alias's `TTL`.
         renew: keep the lease alive beyond a ttl that is given, as without one.
@@ -146,19 +162,9 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
         retries: how often the whole function is run again, in a new transaction under the same lock, when the
             database gave its transaction up for another's sake (a serialization failure, a deadlock). Once
             one of the databases in `using` has committed, the error is raised instead.
-        keys: several templates: all or none, in one order. Or a callable that gets the call's arguments and
-            returns the names. It is called again once the locks are held; where it returns a name that is
-            not among them, they are released and the new ones acquired, `MOST_CHANGES` times at most.
         kind: `lock`, `read` or `write` (the sides of a read-write lock), `semaphore` or `fair`.
         permits: how many may hold a semaphore at a time.
         backend: alias in `LOCKING`.
-        min_hold: seconds for which the lock stays taken even if the function ends earlier.
-        guarded: a condition of the database refuses what the function writes when it is out of date, so that
-            the lock may be released at once when its process is killed; see `get_lock`.
-        on_lost: called with the lease, in a thread of its own, when it is found lost while the function runs.
-        template: what the names have in common, for metrics. Default: made of the key.
-        on_open_transaction: called inside a transaction that is open already, `refuse`, or `ignore` it and
-            release before it ends. Default: the alias's `ON_OPEN_TRANSACTION`.
 
     Raises:
         LockKeyError: at decoration, for a key that isn't one; at a call, for arguments that can't be one, and
@@ -172,9 +178,22 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
     """
     if isinstance(function, str):
         raise TypeError(f"write @distributed_lock(key={function!r}): its options are keyword-only")
-    refuse_unknown("distributed_lock", options, [field.name for field in fields(Options)])
+    if not options.keys() <= OPTIONS:
+        _refuse_unknown(options)
     checked = Options(**options)
     return partial(_decorate, checked) if function is None else _decorate(checked, function)
+
+
+def _refuse_unknown(options: Mapping[str, Any]) -> None:
+    for name in options:
+        if name == "keys":
+            raise TypeError("distributed_lock() has no argument 'keys': write key=, which takes several, too")
+        if name in OF_LOCKS - OPTIONS:
+            raise TypeError(
+                f"distributed_lock() has no argument {name!r}, which is the lock's: inside the function write"
+                f" `with locked_transaction(…, {name}=…):`, or get_lock where it commits by itself"
+            )
+    refuse_unknown("distributed_lock", options, OPTIONS)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -182,7 +201,6 @@ class Options(CheckedOptions):
     """The options of one decorator, checked."""
 
     key: KeySource | None = None
-    keys: KeysSource | None = None
     on_conflict: ConflictPolicy | Unset = UNSET
     retry_for: float | None = AN_HOUR
     release: bool = True
@@ -205,22 +223,14 @@ class Options(CheckedOptions):
             raise ValueError(
                 "release=False keeps the lock locked until its ttl ends: give a ttl, for example ttl=3"
             )
-        if not isinstance(self.on_open_transaction, Unset):
-            self.open_transaction_policy()
-        if callable(self.keys) and (self.min_hold or not self.release):
-            raise ValueError(
-                "keys=<callable> cannot be combined with min_hold or release=False: where the keys change,"
-                " what was locked first has to be released at once"
-            )
 
     def of_lock(self, function: Callable[..., Any]) -> CheckedOptions:
         """Return the options of the lock around a function."""
         given = {field.name: getattr(self, field.name) for field in fields(CheckedOptions)}
-        given["template"] = self.template or label_of(function, self.key, self.keys)
+        given["template"] = label_of(function, self.key)
         if not iscoroutinefunction(function):  # `transaction_under` looks at what is open
             given["on_open_transaction"] = "ignore"
-        behind_fence = self.fenced and self.atomic is not False
-        given["guarded"] = (self.guarded or behind_fence) and self.release
+        given["guarded"] = self.fenced and self.atomic is not False and self.release
         options = CheckedOptions(**given)
         options.site = call_site_of(function)
         return options
@@ -281,12 +291,22 @@ def _refuse_undecoratable(function: Any) -> None:
 
 
 class LockedCall:
-    """A function and the lock around each of its calls."""
+    """A function and the lock around each of its calls.
+
+    A synchronous call goes through `_run` (what comes of it), `_repeat` (as many transactions as it takes)
+    and `_attempt` (one of them, by `transaction_under`: lock, BEGIN, body, COMMIT, release).
+    """
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
         self.function, self.options = function, options
-        self.build_names = key_builder(function, options.key, options.keys)
+        self.build_names = key_builder(function, options.key)
         self.lock_options = options.of_lock(function)
+        self._asks_again = callable(options.key) and options.release  # else the first ones would stay locked
+        self._atomic = options.atomic is not False
+
+    @cached_property
+    def _aliases(self) -> tuple[str, ...]:
+        return database_aliases(self.options.using)
 
     # synchronous
 
@@ -294,124 +314,115 @@ class LockedCall:
         """Return the wrapper of a plain function."""
 
         def locked(*args: Any, **kwargs: Any) -> Any:
+            names = self.build_names(args, kwargs)
             try:
-                names = self.build_names(args, kwargs)
-                for _ in range(MOST_CHANGES):
-                    try:
-                        return self._with_lock(names, args, kwargs)
-                    except _KeysChanged as change:
-                        names = change.names
-                return self._on_conflict(self._keeps_changing(names), args, kwargs)
+                try:
+                    return self._run(names, args, kwargs)
+                except _KeysChanged as change:
+                    names = change.names
+                return self._run(names, args, kwargs)
+            except _KeysChanged as change:
+                return self._on_conflict(self._keeps_changing(change), args, kwargs)
             except _Refusal as refusal:
                 return refusal.response
 
         return locked
 
-    def _with_lock(self, names: Sequence[str], args: Args, kwargs: Kwargs) -> Any:
-        progress = _Progress(request_of(args, kwargs))
+    def _run(self, names: Sequence[str], args: Args, kwargs: Kwargs) -> Any:
+        """Call the function under its locks; answer where they were lost right before COMMIT."""
+        request = request_of(args, kwargs)
+        progress = _Progress(request)
         try:
-            run = self._run_again if self.options.retries else self._run
-            return run(names, args, kwargs, progress)
+            if self.options.retries:
+                return self._repeat(names, args, kwargs, progress)
+            return self._attempt(names, args, kwargs, progress)
         except (LockLost, StaleFencingToken, BackendUnavailable) as error:
             # A transaction around this one has to be rolled back as well, so it gets the error in any case.
             if progress.committed or not self._atomic or connections_in_transaction():
                 raise
-            if isinstance(error, BackendUnavailable) and not progress.returned:
+            unanswered = isinstance(error, BackendUnavailable)
+            if unanswered and not progress.returned:
                 raise  # the body's own
-            progress.before.restore()
-            return self._on_rollback(error, args, kwargs)
-
-    def _on_rollback(self, error: LockError, args: Args, kwargs: Kwargs) -> Any:
-        """Answer where the lock was lost, or nobody could tell, right before COMMIT: nothing was stored."""
-        if isinstance(error, BackendUnavailable):
+            progress.restore()
+            policy = self.options.policy()
+            if not unanswered and (request is None or callable(policy) or policy == "raise"):
+                raise
             return self._on_conflict(error, args, kwargs)
-        policy, request = self.options.policy(), request_of(args, kwargs)
-        if request is None or callable(policy) or policy == "raise":
-            raise error
-        return conflict_response(request, error)
 
-    def _run(
+    def _repeat(self, names: Sequence[str], args: Args, kwargs: Kwargs, progress: _Progress) -> Any:
+        """Hold the lock, and so the token, around as many transactions as it takes until one commits.
+
+        A lock that ends with its transaction is acquired in each of them instead.
+        """
+        retries, held = self.options.retries, None
+        with ExitStack() as hold:
+            if enclosing_locked_transaction(self._section(names)):
+                retries = 0  # given up as a whole, the outer one must begin anew
+            else:
+                refuse_open_transactions(names)
+                lock = self._lock(names)
+                if lock.transaction_on is None:
+                    try:
+                        held = hold.enter_context(holding(lock, release=self.options.release))
+                    except (LockNotAcquired, BackendUnavailable) as error:
+                        return self._on_conflict(error, args, kwargs)
+            for attempt in range(retries):
+                try:
+                    return self._attempt(names, args, kwargs, progress, held)
+                except DatabaseError as error:
+                    if progress.committed or not was_overtaken(error):
+                        raise
+                progress.restore()
+                time.sleep(jittered(attempt))
+            return self._attempt(names, args, kwargs, progress, held)
+
+    def _attempt(
         self,
         names: Sequence[str],
         args: Args,
         kwargs: Kwargs,
         progress: _Progress,
-        held: HeldAgain | None = None,
+        held: Lease | None = None,
     ) -> Any:
-        with ExitStack() as section:
-            try:
-                section.enter_context(self._section(names, progress.committed, held))
-            except (LockNotAcquired, BackendUnavailable) as error:
-                return self._on_conflict(error, args, kwargs)
-            if callable(self.options.keys):
-                _refuse_others(names, self.build_names(args, kwargs))
-            result = self.function(*args, **kwargs)
-            _refuse_unfinished(self.function, result)
-            progress.returned = True
-            return self._stored_or_refused(result)
+        progress.entered = False
+        try:
+            with self._block(names, progress, held):
+                progress.entered = True
+                if self._asks_again:
+                    _refuse_others(names, self.build_names(args, kwargs))
+                result = self.function(*args, **kwargs)
+                _refuse_unfinished(self.function, result)
+                progress.returned = True
+                return self._stored_or_refused(result)
+        except (LockNotAcquired, BackendUnavailable) as error:
+            if progress.entered:
+                raise
+            return self._on_conflict(error, args, kwargs)
 
-    def _run_again(self, names: Sequence[str], args: Args, kwargs: Kwargs, progress: _Progress) -> Any:
-        """Hold the lock, and so the token, around as many transactions as it takes until one commits.
-
-        A lock that ends with its transaction is acquired in each of them instead.
-        """
-        with ExitStack() as hold:
-            # Inside another locked transaction nothing is retried: given up as a whole, it must begin anew.
-            retries = self.options.retries if self._refuse_open_transactions(names) else 0
-            lock, held = self._lock(names), None
-            if lock.transaction_on is None:
-                try:
-                    held = HeldAgain(hold.enter_context(holding(lock, release=self.options.release)))
-                except (LockNotAcquired, BackendUnavailable) as error:
-                    return self._on_conflict(error, args, kwargs)
-            for attempt in range(retries):
-                try:
-                    return self._run(names, args, kwargs, progress, held)
-                except DatabaseError as error:
-                    if progress.committed or not was_overtaken(error):
-                        raise
-                progress.before.restore()
-                time.sleep(jittered(attempt))
-            return self._run(names, args, kwargs, progress, held)
-
-    def _refuse_open_transactions(self, names: Sequence[str]) -> bool:
-        """Refuse open transactions but a locked one that has all these names; False inside such a one."""
-        options = self.options
-        if enclosing_locked_transaction(names, database_aliases(options.using), options.scope) is not None:
-            return False
-        refuse_open_transactions(names)
-        return True
-
-    @property
-    def _atomic(self) -> bool:
-        return self.options.atomic is not False
-
-    def _section(
-        self, names: Sequence[str], committed: list[str], held: HeldAgain | None
+    def _block(
+        self, names: Sequence[str], progress: _Progress, held: Lease | None
     ) -> AbstractContextManager[Any]:
         """Return what takes the lock and, unless the function opens its own, begins the transactions."""
-        options, policy = self.options, self.options.open_transaction_policy()
+        policy, release = self.options.open_transaction_policy(), self.options.release
         if self._atomic:
-            return transaction_under(
-                held or self._lock(names),
-                names,
-                database_aliases(options.using),
-                options.scope,
-                release=options.release,
-                fenced=options.fenced,
-                on_open_transaction=policy,
-                committed=committed,
-            )
-        if policy != "ignore":
-            self._refuse_open_transactions(names)
+            section = self._section(names)
+            section.committed = progress.committed
+            lock = self._lock(names)
+            return transaction_under(lock, section, release=release, on_open_transaction=policy, held=held)
+        if policy != "ignore" and not enclosing_locked_transaction(self._section(names)):
+            refuse_open_transactions(names)
         lock = self._lock(names)
-        return lock if options.release else holding(lock, release=False)
+        return lock if release else holding(lock, release=False)
+
+    def _section(self, names: Sequence[str]) -> LockedTransaction:
+        options = self.options
+        return LockedTransaction(frozenset(names), self._aliases, options.scope, options.fenced)
 
     def _lock(self, names: Sequence[str]) -> Lock:
-        """The lock of one call; a Celery task takes it in its own name, which a redelivery has too."""
+        """Return the lock of one call; a task takes it in its own name, which a redelivery has too."""
         lock = lock_of(names, self.lock_options)
         if task := running_task(self.function):
-            _celery().act_for(task, lock)
+            task.act_for(lock)
         return lock
 
     def _stored_or_refused(self, result: Any) -> Any:
@@ -420,68 +431,62 @@ class LockedCall:
         What was written before an exception that Django REST framework answers must go too: it rolls back
         under ATOMIC_REQUESTS only, and the view was taken out of that.
         """
-        refusal = isinstance(result, HttpResponseBase) and result.status_code >= 400
-        if self._atomic and refusal and (getattr(result, "exception", False) or self._is_rolled_back()):
-            raise _Refusal(result)
+        if self._atomic and isinstance(result, HttpResponseBase) and result.status_code >= 400:
+            answered = getattr(result, "exception", False)
+            if answered or any(silent_rollback(connections[alias]) for alias in self._aliases):
+                raise _Refusal(result)
         return result
-
-    def _is_rolled_back(self) -> bool:
-        return any(silent_rollback(connections[alias]) for alias in database_aliases(self.options.using))
 
     # asyncio
 
     def asynchronous(self) -> Any:
         """Return the wrapper of a coroutine function."""
-        self._refuse_what_needs_a_transaction()
-
-        async def locked(*args: Any, **kwargs: Any) -> Any:
-            names = await _in_thread_if_needed(self.build_names, args, kwargs)
-            for _ in range(MOST_CHANGES):
-                try:
-                    return await self._awith_lock(names, args, kwargs)
-                except _KeysChanged as change:
-                    names = change.names
-            return await _awaited(self._on_conflict(self._keeps_changing(names), args, kwargs))
-
-        return locked
-
-    async def _awith_lock(self, names: Sequence[str], args: Args, kwargs: Kwargs) -> Any:
-        async with AsyncExitStack() as section:
-            try:
-                lock = lock_of(names, self.lock_options)
-                if self.options.release:
-                    await section.enter_async_context(lock)
-                else:
-                    section.callback((await lock.aacquire()).leave_to_expire)
-            except (LockNotAcquired, BackendUnavailable) as error:
-                return await _awaited(self._on_conflict(error, args, kwargs))
-            if callable(self.options.keys):
-                _refuse_others(names, await _in_thread_if_needed(self.build_names, args, kwargs))
-            result = await self.function(*args, **kwargs)
-            _refuse_unfinished(self.function, result)
-            return result
-
-    def _refuse_what_needs_a_transaction(self) -> None:
-        wanted = {name: getattr(self.options, name) for name in ("atomic", "fenced", "retries")}
-        for name, value in wanted.items():
-            if value:
+        for name in ("atomic", "fenced", "retries"):
+            if value := getattr(self.options, name):
                 raise LockTransactionError(
                     f"{name}={value!r} on the async function {dotted_path(self.function)}: Django has no"
                     " transactions in async code; put the database work into a synchronous function,"
                     " decorate that, and call it through sync_to_async"
                 )
 
+        async def locked(*args: Any, **kwargs: Any) -> Any:
+            names = await _in_thread_if_needed(self.build_names, args, kwargs)
+            try:
+                try:
+                    return await self._aattempt(names, args, kwargs)
+                except _KeysChanged as change:
+                    names = change.names
+                return await self._aattempt(names, args, kwargs)
+            except _KeysChanged as change:
+                return await _awaited(self._on_conflict(self._keeps_changing(change), args, kwargs))
+
+        return locked
+
+    async def _aattempt(self, names: Sequence[str], args: Args, kwargs: Kwargs) -> Any:
+        entered = False
+        try:
+            lock = lock_of(names, self.lock_options)
+            async with lock if self.options.release else _left_to_expire(lock):
+                entered = True
+                if self._asks_again:
+                    _refuse_others(names, await _in_thread_if_needed(self.build_names, args, kwargs))
+                result = await self.function(*args, **kwargs)
+                _refuse_unfinished(self.function, result)
+                return result
+        except (LockNotAcquired, BackendUnavailable) as error:
+            if entered:
+                raise
+            return await _awaited(self._on_conflict(error, args, kwargs))
+
     # conflicts
 
-    def _keeps_changing(self, names: Sequence[str]) -> LockNotAcquired:
+    def _keeps_changing(self, change: _KeysChanged) -> LockNotAcquired:
+        reason = "its keys changed twice while it waited for them"
         return LockNotAcquired(
-            ", ".join(names),
-            waited=0.0,
-            backend=self.options.backend,
-            reason=f"the keys changed {MOST_CHANGES} times while it waited for them",
+            ", ".join(change.names), waited=0.0, backend=self.options.backend, reason=reason
         )
 
-    def _on_conflict(self, error: Conflict, args: Args, kwargs: Kwargs) -> Any:
+    def _on_conflict(self, error: LockError, args: Args, kwargs: Kwargs) -> Any:
         """Do what the policy says instead of running the function."""
         policy = self.options.policy()
         if callable(policy):
@@ -490,10 +495,11 @@ class LockedCall:
             raise error
         if request := request_of(args, kwargs):
             return conflict_response(request, error, until_expiry=not self.options.release)
-        if policy == "skip" and isinstance(error, LockNotAcquired):
-            return None
-        if policy != "skip":
-            retry_running_task(self.function, error, self.options.retry_for)
+        if policy == "skip":
+            if isinstance(error, LockNotAcquired):
+                return None
+        elif task := running_task(self.function):
+            task.retry(error, self.options.retry_for)
         raise error
 
 
@@ -502,8 +508,14 @@ class _Progress:
 
     def __init__(self, request: HttpRequest | None) -> None:
         self.committed: list[str] = []
+        self.entered = False  # the lock is held, and the transactions have begun
         self.returned = False  # the body has; what is raised from then on isn't its own
-        self.before = RequestState(request)
+        self._before = None if request is None else RequestState(request)
+
+    def restore(self) -> None:
+        """Put back what the body has changed in its request."""
+        if self._before is not None:
+            self._before.restore()
 
 
 class _KeysChanged(Exception):
@@ -518,6 +530,22 @@ def _refuse_others(held: Sequence[str], needed: tuple[str, ...]) -> None:
         raise _KeysChanged(needed)
 
 
+class _Refusal(Exception):
+    """Carries a view's own refusal (400 and above) out of a transaction that it has had rolled back."""
+
+    def __init__(self, response: Any) -> None:
+        self.response = response
+
+
+@asynccontextmanager
+async def _left_to_expire(lock: Lock) -> AsyncIterator[None]:
+    lease = await lock.aacquire()
+    try:
+        yield
+    finally:
+        lease.leave_to_expire()
+
+
 async def _in_thread_if_needed(ask: Callable[[Args, Kwargs], R], args: Args, kwargs: Kwargs) -> R:
     """Return what `ask` returns; where that turns out to need the database, it is called in a thread."""
     try:
@@ -530,19 +558,9 @@ async def _awaited(answer: Any) -> Any:
     return await answer if inspect.isawaitable(answer) else answer
 
 
-class _Refusal(Exception):
-    """Carries a view's own refusal (400 and above) out of a transaction that it has had rolled back."""
-
-    def __init__(self, response: Any) -> None:
-        self.response = response
-
-
 def _refuse_unfinished(function: Callable[..., Any], result: Any) -> None:
     """A generator, a coroutine or a streaming response does its work after the lock was released."""
-    streams = isinstance(result, HttpResponseBase) and result.streaming
-    if not (
-        streams or inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.isawaitable(result)
-    ):
+    if not (result.streaming if isinstance(result, HttpResponseBase) else isinstance(result, UNFINISHED)):
         return
     if not inspect.isasyncgen(result) and hasattr(result, "close"):
         result.close()
@@ -553,9 +571,6 @@ def _refuse_unfinished(function: Callable[..., Any], result: Any) -> None:
     )
 
 
-# who is calling
-
-
 def request_of(args: Args, kwargs: Kwargs) -> HttpRequest | None:
     """The request of a view's call: its first argument, the one after `self`, or the keyword `request`."""
     for value in (*args[:2], kwargs.get("request")):
@@ -563,19 +578,3 @@ def request_of(args: Args, kwargs: Kwargs) -> HttpRequest | None:
             request: HttpRequest = getattr(value, "_request", value)
             return request
     return None
-
-
-def retry_running_task(function: Callable[..., Any], error: Conflict, retry_for: float | None) -> None:
-    """Send the running Celery task back to its queue if `function` is its body; return if it is nobody's."""
-    if task := running_task(function):
-        _celery().retry(task, error, retry_for)
-
-
-def running_task(function: Callable[..., Any]) -> Any | None:
-    """Return the Celery task that is running, if `function` is its body and not merely called by it."""
-    return _celery().running_task(function) if "celery" in sys.modules else None
-
-
-def _celery() -> Any:
-    # By name: `contrib` builds on this module, and the import comes only where Celery is in use.
-    return import_module("locking.contrib.celery")

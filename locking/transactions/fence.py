@@ -159,9 +159,16 @@ def _advance_one(connection: BaseDatabaseWrapper, lease: SingleLease, mark: str)
         ) from error
     if fresh:
         return
-    seen, by = _last_use(connection, lease)
+    with connection.cursor() as cursor:
+        name = fence_name(lease.key, connection.vendor)
+        cursor.execute("SELECT token, owner FROM locking_fence WHERE name = %s", [name])
+        seen, by = cursor.fetchone()
     if not (outbid(lease, seen, by) and _write(connection, lease.key, lease.token, lease.owner, mark)):
-        raise _overtaken(connection, lease, seen)
+        lease.lose()
+        raise StaleFencingToken(
+            f"the lock {lease.name!r} has token {lease.token}, but the database {connection.alias!r} has seen"
+            f" {seen} of a later holder: this holder was overtaken, and its writes are refused"
+        )
 
 
 def outbid(lease: SingleLease, seen: int, by: str) -> bool:
@@ -216,25 +223,6 @@ def _write(connection: BaseDatabaseWrapper, key: str, token: int, owner: str, ma
         else:
             cursor.execute(UPSERT, [name, token, owner, mark, at])
         return bool(cursor.rowcount == 1)
-
-
-def _last_use(connection: BaseDatabaseWrapper, lease: SingleLease) -> tuple[int, str]:
-    """Return the token and the owner of a name's row."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT token, owner FROM locking_fence WHERE name = %s",
-            [fence_name(lease.key, connection.vendor)],
-        )
-        token, owner = cursor.fetchone()
-    return token, owner
-
-
-def _overtaken(connection: BaseDatabaseWrapper, lease: SingleLease, seen: int) -> StaleFencingToken:
-    lease.lose()
-    return StaleFencingToken(
-        f"the lock {lease.name!r} has token {lease.token}, but the database {connection.alias!r} has seen"
-        f" {seen} of a later holder: this holder was overtaken, and its writes are refused"
-    )
 
 
 def forbid(key: str, token: int, using: str = "default", *, owner: str = "") -> bool:

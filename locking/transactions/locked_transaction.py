@@ -6,10 +6,9 @@ there before. So the lock stands outside the transaction, never inside; what can
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, _GeneratorContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, _GeneratorContextManager, contextmanager
 from dataclasses import dataclass, field
 from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import Any, Final, Protocol, TypeVar, Unpack
@@ -17,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar, Unpack
 from asgiref.sync import iscoroutinefunction
 from django.db import DatabaseError, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.transaction import Atomic, atomic, on_commit
+from django.db.transaction import Atomic, atomic
 
 from locking.core.kinds import lock_of
 from locking.core.lease import Lease
@@ -32,8 +31,8 @@ from locking.core.open_transactions import (
 )
 from locking.core.options import LockOptions, options_of
 from locking.exceptions import LockLost, LockNotSupported, LockTransactionError
+from locking.keys.builder import dotted_path
 from locking.keys.names import OnOpenTransaction, check_names
-from locking.keys.template import dotted_path
 from locking.transactions import fence
 from locking.transactions.commit_probe import CommitMarker, resolve
 from locking.utils.backoff import jittered
@@ -44,8 +43,6 @@ from locking.utils.databases import (
     stood_idle,
     was_overtaken,
 )
-
-logger = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -114,10 +111,8 @@ def _locked_transaction(
     policy = given.open_transaction_policy()
     given.on_open_transaction = "ignore"  # looked at below, also for a lock that is held already
     given.guarded |= given.fenced  # the row of the fence orders a COMMIT that outlives its process
-    lock = lock_of(checked, given)
-    with transaction_under(
-        lock, checked, aliases, given.backend, fenced=given.fenced, on_open_transaction=policy
-    ) as lease:
+    section = LockedTransaction(frozenset(checked), aliases, given.backend, given.fenced)
+    with transaction_under(lock_of(checked, given), section, on_open_transaction=policy) as lease:
         yield lease
 
 
@@ -131,46 +126,40 @@ class Acquirable(Protocol):
         """See `Lock.acquire`."""
 
 
-class HeldAgain:
-    """The lock of a lease that is held: each acquisition enters that one again.
+@dataclass(slots=True, eq=False)
+class LockedTransaction:
+    """A locked transaction: what it holds, and where it commits.
 
-    Of a semaphore another acquisition of the lock itself would be another permit.
+    Attributes:
+        names: what is locked.
+        aliases: the databases, in the order in which their transactions begin; they commit in reverse.
+        scope: the alias in `LOCKING`, and the kind where it isn't an ordinary lock.
+        fenced: whether each database checks the fencing token.
+        connections: this thread's, to those databases.
+        lease: of the lock, once it is held.
+        committed: the databases whose COMMIT has succeeded so far.
     """
 
-    transaction_on: str | None = None
-
-    def __init__(self, lease: Lease) -> None:
-        self.name, self._lease = lease.name, lease
-
-    def acquire(self) -> Lease:
-        """Return the lease, entered once more; LockLost where it has ended."""
-        self._lease.ensure_held()
-        for single in self._lease.leases:
-            single.depth += 1
-        return self._lease
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LockedTransaction:
-    """A locked transaction that is running: what it holds and where it will commit."""
-
     names: frozenset[str]
-    aliases: frozenset[str]
+    aliases: tuple[str, ...]
     scope: str
-    lease: Lease
     fenced: bool = False
     committed: list[str] = field(default_factory=list)
-    """The databases whose COMMIT has succeeded so far."""
+    connections: tuple[BaseDatabaseWrapper, ...] = field(init=False)
+    lease: Lease = field(init=False)
 
-    def covers(self, names: Sequence[str], aliases: Sequence[str], scope: str) -> bool:
-        """Whether everything asked for is held until this section's own commits are through.
+    def __post_init__(self) -> None:
+        self.connections = connections_to(self.aliases)
+
+    def covers(self, other: LockedTransaction) -> bool:
+        """Whether all that `other` asks for is held until this one's own commits are through.
 
         A write lock covers the read lock of its name. Every acquisition of a semaphore is another permit, so
         none covers another.
         """
         held = (self.scope, self.scope.replace("/write", "/read"))
-        same = scope in held and not scope.endswith("/semaphore")
-        return same and self.names.issuperset(names) and self.aliases.issuperset(aliases)
+        same = other.scope in held and not other.scope.endswith("/semaphore")
+        return same and self.names >= other.names and {*self.aliases} >= {*other.aliases}
 
 
 class LockedAtomic(Atomic):
@@ -180,20 +169,16 @@ class LockedAtomic(Atomic):
     the lock from being released; with a fence it also finds out what became of it.
     """
 
-    section: LockedTransaction
-
-    def __init__(self, alias: str, section: LockedTransaction | None = None) -> None:
-        super().__init__(alias, savepoint=True, durable=True)
-        if section is not None:
-            self.section = section
-        self.alias = alias
+    def __init__(self, connection: BaseDatabaseWrapper, section: LockedTransaction) -> None:
+        super().__init__(connection.alias, savepoint=True, durable=True)
+        self.alias, self.section, self.connection = connection.alias, section, connection
         self.marker: CommitMarker | None = None
         self.answered = False
 
     def __enter__(self) -> None:
         super().__enter__()
-        if not inside_test_case(connections[self.alias]):  # nothing is committed there
-            on_commit(self._note_commit, using=self.alias)  # the first hook to run, right behind COMMIT
+        if not inside_test_case(self.connection):  # nothing is committed there
+            self.connection.on_commit(self._note_commit)  # the first hook to run, right behind COMMIT
 
     def _note_commit(self) -> None:
         self.answered = True
@@ -202,28 +187,25 @@ class LockedAtomic(Atomic):
     def raise_fence(self) -> None:
         """Advance the fence: the first statement of this transaction."""
         marker = fence.advance(self.alias, self.section.lease)
-        if not inside_test_case(connections[self.alias]):
+        if not inside_test_case(self.connection):
             self.marker = marker
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        connection = connections[self.alias]
-        hooks = list(connection.run_on_commit)
+        hooks = list(self.connection.run_on_commit)
         try:
-            with committing_under(self.section.lease, connection, self) if kind is None else nullcontext():
+            if kind is not None:
                 super().__exit__(kind, error, trace)
+            else:
+                with committing_under(self.section.lease, self.connection, self):
+                    super().__exit__(kind, error, trace)
         except Error as trouble:
             self._raise_if_idle(trouble)
             if kind is not None or not self._was_committed_after_all(trouble):
                 raise
-            self._run(hooks)
+            self.connection.run_on_commit = hooks  # they went down with the connection
+            self.connection.run_and_clear_commit_hooks()
         if error is not None:
             self._raise_if_idle(error)
-
-    def _run(self, hooks: list[Any]) -> None:
-        """Run the hooks of a transaction that was committed: they went down with its connection."""
-        connection = connections[self.alias]
-        connection.run_on_commit = hooks
-        connection.run_and_clear_commit_hooks()
 
     def _raise_if_idle(self, error: BaseException) -> None:
         if self.marker is not None and not self.answered and stood_idle(error):
@@ -245,126 +227,110 @@ class LockedAtomic(Atomic):
 @contextmanager
 def transaction_under(
     lock: Acquirable,
-    names: Sequence[str],
-    aliases: Sequence[str],
-    scope: str,
+    section: LockedTransaction,
     *,
     release: bool = True,
     on_open_transaction: OnOpenTransaction = "refuse",
-    fenced: bool = False,
-    committed: list[str] | None = None,
+    held: Lease | None = None,
 ) -> Iterator[Lease]:
-    """`locked_transaction` on a lock that was made already; without `release` it is left to its ttl.
+    """Run a block in the order lock, BEGIN, fence, body, COMMIT, release.
 
-    Each database whose COMMIT succeeds is added to `committed`. `scope` is the alias and kind of the lock.
+    A lock that ends with its transaction comes after BEGIN instead, and COMMIT is its release; its database
+    is the outermost, whose commit is the last. `on_commit` hooks run after the release then.
+
+    Args:
+        lock: what to hold.
+        section: for what, and where it commits; it gets the lease, and each database that has committed.
+        release: False leaves the lock to its ttl.
+        on_open_transaction: see `locked_transaction`.
+        held: the lease of the lock where the caller holds it already, and releases it.
     """
-    committed = [] if committed is None else committed
     if lock.transaction_on is not None and not release:
         raise LockNotSupported(
             f"the lock {lock.name!r} ends with its transaction on the database {lock.transaction_on!r}, so it"
             " can't be left to its ttl (release=False); take another backend"
         )
-    if outer := enclosing_locked_transaction(names, aliases, scope):
-        if fenced and not outer.fenced:
-            raise LockTransactionError(
-                f"fenced=True for {shown(names)} inside a locked transaction without it: what that one has"
-                " read already is not behind the fence; write fenced=True on the outermost one"
-            )
-        with transaction_without_lock(aliases):
+    if outer := enclosing_locked_transaction(section):
+        with transaction_without_lock(section.aliases):
             yield outer.lease
         return
     if on_open_transaction == "ignore" and connections_in_transaction():
-        with holding(lock, release=release) as lease, _atomics(aliases):
-            with _refusing_silent_rollbacks(aliases):
-                yield lease
-            lease.confirm()
+        with holding(lock, release=release) as taken, transaction_without_lock(section.aliases):
+            yield taken
+            taken.confirm()
         return
-    refuse_open_transactions(names)
-    if lock.transaction_on is not None:
-        with _noting_commits(committed), _inside_transaction(lock, names, aliases, scope, committed) as lease:
-            yield lease
-        return
-    if fenced:
-        fence.require_fence(aliases)
-    with holding(lock, release=release) as lease, _noting_commits(committed):
-        section = LockedTransaction(frozenset(names), frozenset(aliases), scope, lease, fenced, committed)
-        with _begin_fenced(aliases, section) if fenced else _begin(aliases, section):
-            with _refusing_silent_rollbacks(aliases):
-                yield lease
-            lease.confirm()
-
-
-@contextmanager
-def _noting_commits(committed: Sequence[str]) -> Iterator[None]:
-    """Have an error say which databases had committed before it was raised."""
+    refuse_open_transactions(sorted(section.names))
+    inside = lock.transaction_on is not None
+    if inside:
+        section.connections = _beginning_with(lock, section)
+    if section.fenced:
+        fence.require_fence(section.aliases)
+    lease: Lease | None = None
     try:
-        yield
+        if not inside:
+            section.lease = lease = held or lock.acquire()
+        with _begin(section):
+            if inside:
+                section.lease = lease = lock.acquire()
+            yield section.lease
+            refuse_silent_rollbacks(section.connections)
+            section.lease.confirm()
     except BaseException as error:
-        if committed:
-            plural = "databases" if len(committed) > 1 else "database"
-            error.add_note(f"raised after COMMIT on the {plural} {shown(committed)}: that work is stored")
+        _say_what_was_committed(error, section)
         raise
+    finally:
+        if lease is not None and held is None:
+            let_go(lease, release=release)
 
 
-@contextmanager
-def _inside_transaction(
-    lock: Acquirable, names: Sequence[str], aliases: Sequence[str], scope: str, committed: list[str]
-) -> Iterator[Lease]:
-    """Take a lock that ends with its transaction: BEGIN, lock, body, COMMIT, and that was the release.
+def _say_what_was_committed(error: BaseException, section: LockedTransaction) -> None:
+    if section.committed:
+        plural = "databases" if len(section.committed) > 1 else "database"
+        error.add_note(f"raised after COMMIT on the {plural} {shown(section.committed)}: that work is stored")
 
-    Its database is the outermost one, whose commit is the last. `on_commit` hooks run after the release.
-    """
+
+def _beginning_with(lock: Acquirable, section: LockedTransaction) -> tuple[BaseDatabaseWrapper, ...]:
+    """Return the connections, first the one to the database with whose transaction the lock ends."""
     home = lock.transaction_on
-    if home is None or home not in aliases:
+    if home not in section.aliases:
         raise LockTransactionError(
             f"the lock {lock.name!r} ends with a transaction on the database {home!r}, and this one is on"
-            f" {shown(aliases)}: name it in using="
+            f" {shown(section.aliases)}: name it in using="
         )
-    with ExitStack() as settled, ExitStack() as stack:
-        blocks = [LockedAtomic(alias) for alias in (home, *(alias for alias in aliases if alias != home))]
-        for block in blocks:
-            stack.enter_context(block)
-        lease = lock.acquire()
-        settled.callback(let_go, lease, release=True)
-        section = LockedTransaction(frozenset(names), frozenset(aliases), scope, lease, committed=committed)
-        for block in blocks:
-            block.section = section
-        with _refusing_silent_rollbacks(aliases):
-            yield lease
-        lease.confirm()
+    return tuple(sorted(section.connections, key=lambda connection: connection.alias != home))
 
 
-def _begin(aliases: Sequence[str], section: LockedTransaction) -> ExitStack:
-    """Enter the outermost atomic blocks, and raise their fences before anything is read; they end in reverse
-    order.
+def _begin(section: LockedTransaction) -> ExitStack:
+    """Begin the transactions and raise their fences before anything is read; COMMIT is the end of the block.
+
+    A fence that was overtaken begins again: stricter isolation levels answer so to a transaction that had to
+    wait. Nothing was read yet, so nothing changes for the body.
     """
-    with ExitStack() as stack:
-        blocks = [LockedAtomic(alias, section) for alias in aliases]
-        for block in blocks:
-            stack.enter_context(block)
-        for block in sorted(blocks, key=lambda block: block.alias) if section.fenced else ():
-            block.raise_fence()
-        if section.fenced:
-            fence.passed(section.lease)
-        return stack.pop_all()
-
-
-def _begin_fenced(aliases: Sequence[str], section: LockedTransaction) -> ExitStack:
-    """Restart while the fence was overtaken: stricter isolation levels answer so to a transaction that had to
-    wait.
-
-    Nothing was read yet, so nothing changes for the body.
-    """
-    for alias in aliases:
+    if not section.fenced:
+        return _begin_once(section)
+    for alias in section.aliases:
         fence.prepare(alias, section.lease)
     for attempt in range(FENCE_TRIES - 1):
         try:
-            return _begin(aliases, section)
+            return _begin_once(section)
         except DatabaseError as error:
             if not was_overtaken(error):
                 raise
         time.sleep(jittered(attempt))
-    return _begin(aliases, section)
+    return _begin_once(section)
+
+
+def _begin_once(section: LockedTransaction) -> ExitStack:
+    with ExitStack() as stack:
+        blocks = [LockedAtomic(connection, section) for connection in section.connections]
+        for block in blocks:
+            stack.enter_context(block)
+        if section.fenced:
+            for block in sorted(blocks, key=lambda block: block.alias):
+                block.raise_fence()
+            fence.passed(section.lease)
+        _note_rollbacks(stack, section.connections)
+        return stack.pop_all()
 
 
 @contextmanager
@@ -378,19 +344,14 @@ def holding(lock: Acquirable, *, release: bool = True) -> Iterator[Lease]:
 
 
 @contextmanager
-def _atomics(aliases: Sequence[str]) -> Iterator[None]:
-    """Enter an atomic block of each database; they end in reverse order."""
+def transaction_without_lock(aliases: Sequence[str]) -> Iterator[None]:
+    """A transaction for a call that needs no lock; it never takes a rollback for success either."""
     with ExitStack() as stack:
         for alias in aliases:
             stack.enter_context(atomic(alias))
+        _note_rollbacks(stack, connections_to(aliases))
         yield
-
-
-@contextmanager
-def transaction_without_lock(aliases: Sequence[str]) -> Iterator[None]:
-    """A transaction for a call that needs no lock; it never takes a rollback for success either."""
-    with _atomics(aliases), _refusing_silent_rollbacks(aliases):
-        yield
+        refuse_silent_rollbacks(connections_to(aliases))
 
 
 def database_aliases(using: object) -> tuple[str, ...]:
@@ -405,37 +366,47 @@ def database_aliases(using: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(aliases))
 
 
-# what is open already
+def enclosing_locked_transaction(section: LockedTransaction) -> LockedTransaction | None:
+    """Return the locked transaction around the caller that holds all of this until its commit, if any.
 
-
-def enclosing_locked_transaction(
-    names: Sequence[str], aliases: Sequence[str], scope: str
-) -> LockedTransaction | None:
-    """The locked transaction around the caller that holds all of this until its commit, if there is one."""
-    found = {section_of(connections[alias]) for alias in aliases}
-    section: LockedTransaction | None = found.pop()
-    if found or section is None or not section.covers(names, aliases, scope):
-        return None
-    return section
-
-
-# what was lost without a word
-
-
-@contextmanager
-def _refusing_silent_rollbacks(aliases: Sequence[str]) -> Iterator[None]:
-    """Run the body of a transaction; raise where it ends without an error although its work is lost: Django
-    leaves such a block without an error and without the data, and that must not pass for success.
+    Raises:
+        LockTransactionError: this one is fenced and that one isn't.
     """
-    with ExitStack() as watched:
-        for alias in aliases:
-            watched.enter_context(noting_rollbacks(connections[alias]))
-        yield
-    for alias in aliases:
-        if reason := silent_rollback(connections[alias]):
+    found = {section_of(connection) for connection in section.connections}
+    outer: LockedTransaction | None = found.pop()
+    if found or outer is None or not outer.covers(section):
+        return None
+    if section.fenced and not outer.fenced:
+        raise LockTransactionError(
+            f"fenced=True for {shown(sorted(section.names))} inside a locked transaction without it: what"
+            " that one has read already is not behind the fence; write fenced=True on the outermost one"
+        )
+    return outer
+
+
+def connections_to(aliases: Sequence[str]) -> tuple[BaseDatabaseWrapper, ...]:
+    """Return this thread's connections to these databases."""
+    return tuple(connections[alias] for alias in aliases)
+
+
+def _note_rollbacks(stack: ExitStack, on: Sequence[BaseDatabaseWrapper]) -> None:
+    """Notice, until the stack ends, an error by which a database has rolled everything back."""
+    for connection in on:
+        if connection.vendor != "postgresql":  # it refuses whatever follows
+            stack.enter_context(noting_rollbacks(connection))
+
+
+def refuse_silent_rollbacks(on: Sequence[BaseDatabaseWrapper]) -> None:
+    """Raise where a transaction will be rolled back although its body has raised nothing.
+
+    Django ends such a block without an error and without the data, which must not pass for success.
+    """
+    for connection in on:
+        if reason := silent_rollback(connection):
             raise LockTransactionError(
-                f"the transaction on database {alias!r} can't commit: {reason}; nothing of it was stored"
-            ) from getattr(connections[alias], "rollback_exc", None)
+                f"the transaction on database {connection.alias!r} can't commit: {reason}; nothing of it was"
+                " stored"
+            ) from getattr(connection, "rollback_exc", None)
 
 
 def silent_rollback(connection: BaseDatabaseWrapper) -> str | None:
@@ -447,15 +418,10 @@ def silent_rollback(connection: BaseDatabaseWrapper) -> str | None:
             "an error inside it was caught, or a rollback was asked for; catch database errors around a"
             " transaction.atomic() of their own"
         )
-    if _aborted_by_server(connection):
+    driver = connection.connection if connection.vendor == "postgresql" else None
+    if driver is not None and driver.info.transaction_status == PSYCOPG_IN_ERROR:
+        # PostgreSQL would answer COMMIT with ROLLBACK, and the drivers raise nothing then.
         return (
             "a statement failed and its error was caught; catch it around a transaction.atomic() of its own"
         )
     return None
-
-
-def _aborted_by_server(connection: BaseDatabaseWrapper) -> bool:
-    """Whether PostgreSQL will answer COMMIT with ROLLBACK: the drivers raise nothing then."""
-    if connection.vendor != "postgresql" or connection.connection is None:
-        return False
-    return bool(connection.connection.info.transaction_status == PSYCOPG_IN_ERROR)

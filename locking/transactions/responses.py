@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import Context, Engine, Template, TemplateDoesNotExist
 from django.template.loader import render_to_string
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _
 
 from locking.core.handler import locks
 from locking.exceptions import (
@@ -30,14 +30,17 @@ logger = logging.getLogger(__name__)
 
 PAGE: Final = "locking/conflict.html"
 PROBLEM: Final = "application/problem+json"
-KINDS: Final = (
-    (TooManyWaiters, (HTTPStatus.SERVICE_UNAVAILABLE, "crowded")),
-    (BackendError, (HTTPStatus.SERVICE_UNAVAILABLE, "unavailable")),
-    (LockExpired, (HTTPStatus.CONFLICT, "expired")),
-    ((LockLost, StaleFencingToken), (HTTPStatus.CONFLICT, "lost")),
-    (LockError, (HTTPStatus.CONFLICT, "busy")),
+BUSY: Final = _("Someone else is working on this right now. Please try again in a moment.")
+LATE: Final = _("This took too long, and nothing was saved. Please try again in a moment.")
+DOWN: Final = _("This can't be done safely right now. Please try again in a moment.")
+KINDS: Final[tuple[tuple[Any, HTTPStatus, str, Any], ...]] = (
+    (TooManyWaiters, HTTPStatus.SERVICE_UNAVAILABLE, "crowded", DOWN),
+    (BackendError, HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", DOWN),
+    (LockExpired, HTTPStatus.CONFLICT, "expired", LATE),
+    ((LockLost, StaleFencingToken), HTTPStatus.CONFLICT, "lost", LATE),
+    (LockError, HTTPStatus.CONFLICT, "busy", BUSY),
 )
-"""By the first that an error is one of: the status of the answer, and what its `type` ends with."""
+"""By the first that an error is one of: the status of the answer, what its `type` ends with, and its text."""
 
 UNKNOWN_WAIT: Final = 5.0
 """Seconds in Retry-After when it isn't known how long the lock will be held."""
@@ -64,10 +67,11 @@ def conflict_response(
         ... except LockError as error:
         ...     return conflict_response(request, error)
     """
-    status, kind = next(answer for kinds, answer in KINDS if isinstance(error, kinds))
+    _kinds, status, kind, text = next(answer for answer in KINDS if isinstance(error, answer[0]))
     retry_after = max(1, math.ceil(_seconds(error, until_expiry=until_expiry)))
-    detail = str(message) if message is not None else _standard(kind)
-    if _wants_json(request):
+    detail = str(text if message is None else message)
+    types = [PROBLEM, "application/json", "text/html", "application/xhtml+xml"]
+    if "json" in (request.get_preferred_type(types) or PROBLEM):
         response = _problem(kind, status, detail, retry_after)
     else:
         response = _page(request, status, detail, retry_after)
@@ -91,21 +95,6 @@ def _seconds(error: LockError, *, until_expiry: bool) -> float:
     if chosen is not None:
         return chosen
     return min(left, UNKNOWN_WAIT if error.estimate is None else error.estimate)
-
-
-def _standard(kind: str) -> str:
-    if kind == "busy":
-        return _("Someone else is working on this right now. Please try again in a moment.")
-    if kind in ("lost", "expired"):
-        return _("This took too long, and nothing was saved. Please try again in a moment.")
-    return _("This can't be done safely right now. Please try again in a moment.")
-
-
-def _wants_json(request: HttpRequest) -> bool:
-    preferred = request.get_preferred_type(
-        [PROBLEM, "application/json", "text/html", "application/xhtml+xml"]
-    )
-    return preferred is None or "json" in preferred
 
 
 def _problem(kind: str, status: HTTPStatus, detail: str, retry_after: int) -> HttpResponse:

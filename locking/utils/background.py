@@ -1,7 +1,8 @@
 """Background threads, once for all of `locking`: how they start, wait, fail, stop, and what a fork does.
 
-A `Worker` is one daemon thread that calls a step again and again for as long as the step names a next time. A
-thread that cannot start is retried at the next use of any worker: nothing is noted before the thread runs.
+There are four kinds, and a thread's name begins with its kind: `locking-renew` keeps leases alive,
+`locking-listen` hears of events, `locking-tidy` retries releases and publishes heartbeats, `locking-call`
+runs the user's code. All are daemons. See `docs/library/explanation/threads.md`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import math
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from types import MethodType
 from typing import Final
 from weakref import WeakMethod
@@ -44,13 +47,9 @@ def after_fork(reset: Reset) -> None:
         reset: a function, or a method of an object, which this does not keep alive.
     """
     if isinstance(reset, MethodType):
-        _RESETS[WeakMethod(reset, _forget)] = None
+        _RESETS[WeakMethod(reset, lambda gone: _RESETS.pop(gone, None))] = None
     else:
         _RESETS[lambda: reset] = None
-
-
-def _forget(method: Callable[[], Reset | None]) -> None:
-    _RESETS.pop(method, None)
 
 
 def _reset_all() -> None:
@@ -71,33 +70,32 @@ if hasattr(os, "register_at_fork"):
 # --- threads ----------------------------------------------------------------------------------------------
 
 
-def _started(name: str, run: Callable[[], object]) -> threading.Thread:
+def start_thread(name: str, run: Callable[[], object]) -> threading.Thread | None:
+    """Run `run` in a new daemon thread and return that.
+
+    Args:
+        name: begins with a kind of thread, see above; `ps -L` shows its first 15 characters.
+        run: its database connections are closed behind it.
+
+    Returns:
+        None where the system has no thread left, which is logged; never raises.
+    """
+
     def run_and_close() -> None:
+        with suppress(OSError):  # only Linux has it
+            Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name[:15])
         try:
             run()
         finally:
             connections.close_all()  # this thread's own: no other thread could
 
     thread = threading.Thread(target=run_and_close, name=name, daemon=True)
-    thread.start()
-    return thread
-
-
-def start_thread(name: str, run: Callable[[], object]) -> threading.Thread | None:
-    """Run `run` in a new daemon thread and return that.
-
-    Returns:
-        None when no thread could be started, which is logged; never raises.
-    """
     try:
-        return _started(name, run)
+        thread.start()
     except CANNOT_START as error:
-        _log_failure(name, error)
+        logger.error("the background thread %r cannot start: %s", name, error)
         return None
-
-
-def _log_failure(name: str, error: Exception) -> None:
-    logger.error("the background thread %r cannot start: %s", name, error)
+    return thread
 
 
 class Worker:
@@ -119,9 +117,7 @@ class Worker:
         """Start from nothing: a forked child has no such thread."""
         self._changed = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
-        self._wanted = math.inf
-        self._sleeps_until = math.inf
-        _NOT_STARTED.discard(self)
+        self._wanted = self._sleeps_until = math.inf
 
     @property
     def running(self) -> bool:
@@ -136,13 +132,15 @@ class Worker:
         """Have the step called at `at` (`clock.now()`) at the latest; without it, at once.
 
         Returns:
-            False when the thread cannot start, which is logged. The next `wake`, and every worker that
-            runs, retries it.
+            False when the thread cannot start, which is logged. The next `wake` tries again.
         """
         with self._changed:
             self._wanted = min(self._wanted, at)
             self._changed.notify_all()
-            return self._start()
+            if self._thread is None:
+                self._sleeps_until = math.inf
+                self._thread = start_thread(self._name, self._run)
+            return self._thread is not None
 
     def wake_by(self, at: float) -> bool:
         """`wake` for the hot path: takes no lock while the thread sleeps and wakes by then anyway.
@@ -158,42 +156,23 @@ class Worker:
             self._thread = None
             self._changed.notify_all()
 
-    def _start(self) -> bool:
-        if self._thread is not None:
-            return True
-        try:
-            self._thread = _started(self._name, self._run)
-        except CANNOT_START as error:
-            if self not in _NOT_STARTED:
-                _log_failure(self._name, error)
-            _NOT_STARTED.add(self)
-            return False
-        _NOT_STARTED.discard(self)
-        self._sleeps_until = math.inf
-        return True
-
     def _run(self) -> None:
         me, due = threading.current_thread(), None
         with self._changed:
             if self._thread not in (None, me):
-                return  # an interrupted start was repeated meanwhile
+                return  # a signal's handler interrupted its start, which was repeated
             self._thread = me
         try:
             while self._sleep_until(due, me):
-                due = self._call_step()
+                try:
+                    due = self._step()
+                except Exception:  # the thread must outlive every surprise
+                    logger.exception("the background thread %r failed and continues", self._name)
+                    due = now() + RETRY_PAUSE
         finally:
             with self._changed:
                 if self._thread is me:
                     self._thread = None
-
-    def _call_step(self) -> float | None:
-        try:
-            due = self._step()
-        except Exception:  # the thread must outlive every surprise
-            logger.exception("the background thread %r failed and continues", self._name)
-            due = now() + RETRY_PAUSE
-        _retry_starts()
-        return due
 
     def _sleep_until(self, due: float | None, me: threading.Thread) -> bool:
         """Sleep until `due`, or until a `wake`; False ends the thread."""
@@ -209,12 +188,3 @@ class Worker:
                     return True
                 self._changed.wait(min(pause, LONGEST_PAUSE))
             return False
-
-
-_NOT_STARTED: Final[set[Worker]] = set()
-
-
-def _retry_starts() -> None:
-    """Start the workers whose threads could not start before."""
-    for worker in list(_NOT_STARTED):
-        worker.wake()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,9 +17,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
-ROOT: Final = Path(__file__).parent.parent
-OURS: Final = frozenset({contextlib.__file__, *(str(path) for path in ROOT.rglob("*.py"))})
-"""Files whose lines are of no interest: this package, and what makes context managers of its functions."""
+OURS: Final = (f"{Path(__file__).parent.parent}{os.sep}", contextlib.__file__)
+"""Files of no interest begin so: this package, and what makes context managers of its functions."""
 
 LONGEST: Final = 200
 """Characters of a path that are kept."""
@@ -47,7 +47,7 @@ def call_site_of(function: Callable[..., object]) -> CallSite | None:
 def caller_site() -> CallSite | None:
     """Return the innermost place outside this package that led here."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename in OURS:
+    while frame is not None and frame.f_code.co_filename.startswith(OURS):
         frame = frame.f_back
     return None if frame is None else CallSite(frame.f_code, frame.f_lasti)
 
@@ -58,40 +58,26 @@ def activity_of(context: object) -> str | None:
     A request's path is shown, never its query or its body.
     """
     for frame in _frames(context):
-        found = _request(frame) or _celery_task(frame)
-        if found is not None:
-            return found[:LONGEST]
+        code, local = frame.f_code, frame.f_locals
+        if code.co_filename.endswith("django/core/handlers/base.py") and "request" in local:
+            return f"{local['request'].method} {local['request'].path}"[:LONGEST]
+        if code.co_name == "trace_task" and code.co_filename.endswith("celery/app/trace.py"):
+            return f"{local['task'].name} {local['uuid']}"[:LONGEST]
     return None
 
 
 def _frames(context: object) -> Iterator[FrameType]:
     """Yield the stack of a thread from the inside, or the awaiting chain of a task from the outside."""
     if isinstance(context, asyncio.Task):
-        yield from _awaiting(context.get_coro())
+        coroutine: Any = context.get_coro()
+        while (awaiting := getattr(coroutine, "cr_frame", None)) is not None:
+            yield awaiting
+            coroutine = coroutine.cr_await
     elif isinstance(context, threading.Thread):
         frame = sys._current_frames().get(context.ident or 0)
         while frame is not None:
             yield frame
             frame = frame.f_back
-
-
-def _awaiting(coroutine: Any) -> Iterator[FrameType]:
-    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
-        yield frame
-        coroutine = coroutine.cr_await
-
-
-def _request(frame: FrameType) -> str | None:
-    if not frame.f_code.co_filename.endswith("django/core/handlers/base.py"):
-        return None
-    request = frame.f_locals.get("request")
-    return None if request is None else f"{request.method} {request.path}"
-
-
-def _celery_task(frame: FrameType) -> str | None:
-    if frame.f_code.co_name != "trace_task" or not frame.f_code.co_filename.endswith("celery/app/trace.py"):
-        return None
-    return f"{frame.f_locals['task'].name} {frame.f_locals['uuid']}"
 
 
 def name_of(context: object) -> str | None:

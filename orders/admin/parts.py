@@ -10,14 +10,14 @@ from uuid import uuid4
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.helpers import ActionForm
-from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.forms import CharField
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
-from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
+
+from inventory.admin import ShortPaginator
 
 STYLES: Final = {"all": ("orders/states.css",)}
 
@@ -27,20 +27,6 @@ _SHAPES: Final = {"good": "●", "open": "○", "ended": "×", "warn": "▲"}
 def badge(tone: str, text: Any) -> str:
     """Return `text` with the shape and the color of `tone`: good, open, ended or warn."""
     return format_html('<span class="state state-{}">{} {}</span>', tone, _SHAPES[tone], text)
-
-
-MOST_COUNTED: Final = 10_000
-"""Rows that a list counts; those beyond are found by searching."""
-
-
-class ShortPaginator(Paginator):  # type: ignore[type-arg]  # not subscriptable
-    """Counts up to `MOST_COUNTED` rows: the count of a large table costs more than its page."""
-
-    @cached_property
-    def count(self) -> int:
-        """Return how many rows there are, or `MOST_COUNTED`."""
-        rows: Any = self.object_list
-        return int(rows.order_by()[:MOST_COUNTED].count())
 
 
 class BigTable:

@@ -36,10 +36,11 @@ WITH wanted AS (
                pay_within double precision, promised boolean, expected numeric, expected_currency text,
                key_scope text, key text, fingerprint text), statement_timestamp() AS created_at),
 line AS (
-    SELECT wish.id, customer, promised, wish.sku, quantity, product.id AS product_id, name, price, currency,
-           active, customer_limit
+    SELECT wish.id, customer, promised, wish.sku, quantity, product.*
       FROM json_to_recordset(%s::json) AS wish(id uuid, sku text, quantity int) JOIN wanted USING (id)
-      LEFT JOIN orders_product AS product USING (sku)),
+      LEFT JOIN LATERAL (
+           SELECT id AS product_id, name, price, currency, active, customer_limit
+             FROM orders_product WHERE sku = wish.sku LIMIT 1) AS product ON true),
 priced AS (
     SELECT id, sum(price * quantity) AS total, min(currency) AS currency,
            json_agg(json_build_object(

@@ -225,8 +225,8 @@ def test_histories_of_a_broken_lock_are_rejected(own_redis, locks_on, tmp_path, 
     read = scripts._read
     with monkeypatch.context() as patched:
         patched.setattr(scripts, "_read", lambda name: read(name).replace(old, new))
-        mutants = {name: scripts.Script(*getattr(scripts, name)._files) for name in ("ACQUIRE", "RELEASE")}
-    assert mutants["ACQUIRE"]._by_source != scripts.ACQUIRE._by_source
+        mutants = {name: scripts.Script(*getattr(scripts, name).names) for name in ("ACQUIRE", "RELEASE")}
+    assert mutants["ACQUIRE"].by_source != scripts.ACQUIRE.by_source
     for name, mutant in mutants.items():  # most grants are handoffs, which the release mints
         monkeypatch.setattr(scripts, name, mutant)
     locks_on(own_redis.url)

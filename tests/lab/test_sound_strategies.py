@@ -274,9 +274,7 @@ def test_an_update_is_busy_when_the_row_stays_locked(strategy, monkeypatch):
 
 def test_redis_lock_is_busy_with_the_holders_remaining_time(monkeypatch):
     """When the lock stays taken, Busy says when the holder's lease ends."""
-    undecorated = inspect.unwrap(RedisLock._sell_locked)
-    impatient = distributed_lock(key=lock_names, wait=0.05, on_conflict="raise")(undecorated)
-    monkeypatch.setattr(RedisLock, "_sell_locked", impatient)
+    monkeypatch.setattr(RedisLock, "wait", 0.05)
     sku = make(10, guarded=True).sku
     with buyers() as start:
         a = start("A", lambda: get_lock(f"lab:sku:{sku}", ttl=20).acquire())
@@ -290,12 +288,12 @@ def test_redis_lock_is_busy_with_the_holders_remaining_time(monkeypatch):
 def test_redis_lock_is_busy_when_its_lease_was_lost(monkeypatch):
     """A lost lease rolls the sale back before the commit, so the buyer may try again."""
 
-    def lose(self: RedisLock, cart: object) -> None:
+    def lose(self: RedisLock, *args: object) -> None:
         raise LockLost("the lease of 'sku:mug' ended")
 
-    monkeypatch.setattr(RedisLock, "_sell_locked", lose)
+    monkeypatch.setattr(RedisLock, "record", lose)
     with pytest.raises(Busy, match="lease"):
-        sell("redis_lock", {"mug": 1})
+        sell("redis_lock", {make(3, guarded=True).sku: 1})
 
 
 def test_the_spin_lock_is_busy_when_its_time_is_out(monkeypatch):

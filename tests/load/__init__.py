@@ -9,6 +9,7 @@ journal.py    what each buyer asked for and was told, on disk before anything el
 buyers.py     processes of buyers who come by the schedule, not when the shop is ready
 faults.py     what is done to the servers in mid-run
 audit.py      journal against SQL
+lesson.py     the lab's own checkout under each sound lesson
 run.py        one strategy from the delivery to the audit
 crowd.py      locust, headless, with locustfile.py
 report.py     figures as JSON, and one HTML page

@@ -1,4 +1,4 @@
-"""`python -m tests.load`: load and hurt the shop under each sound strategy, then audit it.
+"""`python -m tests.load`: load and hurt the shop under each strategy, the lab under each sound lesson; audit.
 
 Exit status 1 when anything was oversold, undersold, lost, duplicated or leaked.
 """
@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from rich.console import Console
 from benchmarks.checkout import growth
 from benchmarks.checkout.testbed import open_servers
 from benchmarks.circumstances import describe_machine
-from tests.load import crowd, faults, figures
+from tests.load import crowd, faults, figures, lesson
 from tests.load.report import show, write
 from tests.load.run import Plan, Subject, try_out
 from tests.load.servers import Servers
@@ -67,6 +67,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--locust", type=float, default=3.0, help="seconds of locust's users (default 3)")
     parser.add_argument("--seed", type=int, default=1, help="of baskets and victims (default 1)")
     parser.add_argument("--no-growth", action="store_true", help="leave out the cost by buyers and products")
+    parser.add_argument("--no-lessons", action="store_true", help="leave out the lab's own checkout")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report to FILE")
     parser.add_argument("--ui", action="store_true", help="serve the shop and open locust's web page instead")
@@ -111,6 +112,7 @@ def _measure(options: argparse.Namespace, servers: Servers, console: Console) ->
             status.update(subject.name)
             runs.append(_run(subject, options.plan, servers))
             console.print(f"{subject.name}: {'exact' if runs[-1]['verdict']['exact'] else 'WRONG'}")
+        lessons = [] if options.no_lessons else _try_lessons(servers, status.update)
         audited = _audit(servers)
         grown = []
         if not options.no_growth:
@@ -120,9 +122,12 @@ def _measure(options: argparse.Namespace, servers: Servers, console: Console) ->
         "circumstances": describe_machine(),
         "parameters": {"rate": options.rate, "seconds": options.seconds, "seed": options.seed},
         "runs": runs,
+        "lessons": lessons,
         "growth": grown,
         "audit_orders": audited,
-        "exact": all(run["verdict"]["exact"] for run in runs) and audited.get("exit", 0) == 0,
+        "exact": all(run["verdict"]["exact"] for run in runs)
+        and not any(run["details"] for run in lessons)
+        and audited.get("exit", 0) == 0,
     }
 
 
@@ -130,6 +135,16 @@ def _run(subject: Subject, plan: Plan, servers: Servers) -> dict[str, Any]:
     run = try_out(subject, plan, servers, {})
     visits = run.pop("visits")
     return run | figures.summary(visits, plan.seconds) | {"lines": figures.over_time(visits, plan.seconds)}
+
+
+def _try_lessons(servers: Servers, say: Callable[[str], object]) -> list[dict[str, Any]]:
+    """Serve the shop once, and have buyers at the lab's checkout name each lesson in turn."""
+    found = []
+    with serving(servers.environment | lesson.ENVIRONMENT, workers=2, threads=8) as shop:
+        for name in lesson.names():
+            say(f"lesson {name}")
+            found.append(lesson.try_out(name, shop))
+    return found
 
 
 def _audit(servers: Servers) -> dict[str, Any]:

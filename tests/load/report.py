@@ -49,6 +49,12 @@ def show(console: Console, results: dict[str, Any]) -> None:
     for run in results["runs"]:
         for detail in run["verdict"]["details"]:
             console.print(f"{run['name']}: {detail}", style="red", markup=False)
+    for run in results["lessons"]:
+        exact = "[red]WRONG[/]" if run["details"] else "exact"
+        counts = f"{run['sold']} sold, {run['refused']} refused, {run['seconds']:.1f} s"
+        console.print(f"lesson {run['name']}: {exact}, {counts}")
+        for detail in run["details"]:
+            console.print(f"{run['name']}: {detail}", style="red", markup=False)
     if results["audit_orders"].get("exit"):
         console.print(f"audit_orders: {results['audit_orders']['said']}", style="red", markup=False)
     console.print(f"{_conclusion(results)} {results['minutes']} minutes.")

@@ -4,12 +4,14 @@ from typing import cast
 
 import pytest
 
-from tests.load import figures
+from orders.lab.models import Product
+from tests.load import figures, lesson
 from tests.load.__main__ import main, subjects
 from tests.load.database import connect
 from tests.load.faults import parse
 from tests.load.run import Plan, Subject, try_out
 from tests.load.servers import Servers
+from tests.load.shop import serving
 
 
 class TestsServers:
@@ -42,6 +44,28 @@ def test_a_killed_worker_costs_no_order_and_no_unit():
     assert seen["sold"] > 0
     assert seen["refused"] > 0  # the delivery was half of what the buyers wanted of the hot products
     assert run["acknowledged"] <= run["orders"] <= run["acknowledged"] + run["unknown"]
+
+
+@pytest.mark.whole
+@pytest.mark.django_db(transaction=True)
+def test_the_labs_checkout_sells_what_there_is_by_the_lesson_that_is_named():
+    """Sixty buyers over HTTP for twenty units: twenty orders, and the rows say so."""
+    assert {"version_cas", "row_lock", "segmented", "redis_lock"} <= set(lesson.names())
+    assert not {"lost_update", "local_lock", "expired_lease"} & set(lesson.names())
+    with serving({"DJANGO_SETTINGS_MODULE": "tests.settings"} | lesson.ENVIRONMENT, threads=4) as shop:
+        run = lesson.try_out("version_cas", shop)
+    assert (run["sold"], run["refused"], run["details"]) == (20, 40, [])
+
+
+@pytest.mark.django_db
+def test_rows_that_do_not_add_up_are_named():
+    """Units that were not sold, an order that is not there, an answer that is none."""
+    product = Product.objects.create(sku="mug", name="mug", on_hand=3)
+    assert lesson.judge(product.sku, [(201, "an order"), (500, "")]) == [
+        "mug: 0 sold and 3 left of 20",
+        "mug: 0 orders, and buyers heard of 1",
+        "mug: answers with status [500]",
+    ]
 
 
 def test_strategies_that_are_set_up_are_loaded():

@@ -12,6 +12,8 @@ from weakref import WeakSet
 
 import pytest
 import redis
+from django.contrib import admin
+from django.contrib.auth.models import Group
 from django.core.checks import run_checks
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
@@ -245,6 +247,58 @@ def test_views_that_atomic_requests_would_wrap_are_told(atomic_requests: None) -
 def test_without_atomic_requests_there_is_no_trap() -> None:
     """The same views are fine where Django doesn't wrap them."""
     assert checks.check_atomic_requests() == []
+
+
+# --- the admin, and keys of routes ------------------------------------------------------------------------
+
+
+site = admin.AdminSite("checked")
+
+
+@admin.register(Group, site=site)
+class GroupAdmin(admin.ModelAdmin):
+    @method_decorator(distributed_lock(key="'a'"))
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None: ...
+
+
+class OfAdmin:
+    urlpatterns = (path("admin/", site.urls),)
+
+
+def test_what_the_admin_calls_in_its_own_transaction_is_always_told(settings: Any) -> None:
+    """`save_model` runs inside the admin's transaction also where ATOMIC_REQUESTS is off."""
+    settings.ROOT_URLCONF = OfAdmin
+    (message,) = checks.check_atomic_requests()
+    assert message.id == "locking.E011"
+    assert "GroupAdmin.save_model is locked" in message.msg
+
+
+@method_decorator(distributed_lock(key="order:{order_id}"), name="dispatch")
+class ByKey(View):
+    def get(self, request: HttpRequest, order_id: int) -> HttpResponse:
+        return HttpResponse()
+
+
+@method_decorator(distributed_lock(key=["order:{oder_id}:{request.user.pk|none}"]), name="dispatch")
+class ByAnotherKey(View):
+    def get(self, request: HttpRequest, order_id: int) -> HttpResponse:
+        return HttpResponse()
+
+
+class OfKeys:
+    urlpatterns = (
+        path("<int:order_id>/", include([path("key/", ByKey.as_view())])),
+        path("another/<int:order_id>/", ByAnotherKey.as_view()),
+    )
+
+
+def test_a_key_that_its_route_doesnt_have_is_told(settings: Any) -> None:
+    """A decorated `dispatch` takes any argument, so a misspelled name would be an error at each request."""
+    settings.ROOT_URLCONF = OfKeys
+    (message,) = checks.check_keys()
+    assert message.id == "locking.E012"
+    assert "ByAnotherKey" in message.msg
+    assert message.msg.endswith("but a route to it has no argument 'oder_id'; it has order_id.")
 
 
 # --- live -------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import ROOT
+from tests.private_redis import private_redis
 
 STRATEGIES = ("conditional_update", "write_first", "locked", "combined", "redis_gate")
 DATABASES = ("postgresql", "mariadb", "sqlite")
@@ -207,10 +208,8 @@ def main(kinds: list[str]) -> int:
 
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
     django.setup()
-    from django.conf import settings
-
     wrong = 0
-    with tempfile.TemporaryDirectory() as where:
+    with tempfile.TemporaryDirectory() as where, private_redis() as redis:
         folder = Path(where)
         python, shop = build(folder), project(folder / "shop")
         for kind in kinds:
@@ -224,7 +223,7 @@ def main(kinds: list[str]) -> int:
                     "DJANGO_SETTINGS_MODULE": "settings",
                     "PYTHONPATH": ".",
                     "SHOP_DATABASE": json.dumps(entry, default=str),
-                    "SHOP_REDIS": settings.REDIS_URL,
+                    "SHOP_REDIS": redis.url,
                 }
                 for command in (
                     ["makemigrations", "books", "--verbosity=0"],

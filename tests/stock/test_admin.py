@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 
 from inventory import stock
 from inventory.admin import ItemAdmin
-from inventory.models import Count, Entry, Item, Level, Location, Reservation
+from inventory.models import Count, Entry, Item, Level, Location, Movement, Reservation
 from tests.stock.test_verbs import balances
 
 pytestmark = pytest.mark.django_db
@@ -103,16 +103,33 @@ def test_the_ledger_cannot_be_written(admin_client: Client, filled: Item) -> Non
     assert admin_client.post(f"/admin/inventory/entry/{entry.pk}/delete/", {"post": "yes"}).status_code == 403
 
 
+def test_an_items_page_links_to_the_history_of_each_level(admin_client: Client, filled: Item) -> None:
+    stock.receive("pen", 4, cause="po-pen")
+    (level,) = stock.levels("mug")
+    here = f"/admin/inventory/movement/?level={level.pk}"
+    assert here in page(admin_client, "item", filled.pk, "change")
+    shown = admin_client.get(here).content.decode()
+    assert "o-1" in shown
+    assert "ann" in shown
+    assert "po-pen" not in shown
+    movement = Movement.objects.first()
+    assert movement is not None
+    assert admin_client.post(f"/admin/inventory/movement/{movement.pk}/delete/").status_code == 403
+
+
 @pytest.mark.parametrize(
     "url",
     ["item/", "entry/", "reservation/", "count/", "location/",
-     "item/?q=mu", "entry/?q=o-1", "reservation/?q=cart-1", "location/?q=def"],
+     "movement/", "movement/?level={level}", "item/?q=mu", "entry/?q=o-1", "reservation/?q=cart-1",
+     "location/?q=def"],
 )  # fmt: skip
 def test_a_list_costs_the_same_however_long_it_is(admin_client: Client, filled: Item, url: str) -> None:
+    url = url.format(level=stock.levels("mug")[0].pk)
     with CaptureQueriesContext(connection) as before:
         admin_client.get(f"/admin/inventory/{url}")
     for no in range(120):
         stock.receive(f"mug-{no:03}", 1, cause=f"po-{no}x")
+        stock.adjust("mug", 1, cause=f"found-{no}")
     Location.objects.bulk_create(Location(code=f"default-{no}") for no in range(120))
     for no in range(110):
         stock.count(f"mug-{no:03}", 2, cause=f"k-{no}x")

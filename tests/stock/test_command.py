@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.db.models import F
 
-from inventory import CauseUsed, NotThere, Stock, retention
+from inventory import CauseUsed, NotThere, Stock, retention, tasks
 from inventory.audit import audit
 from inventory.models import Audit, Entry, Level, Movement, Reservation
 from inventory.reservations import expire_all
@@ -63,6 +63,27 @@ def test_an_audit_names_every_difference(stock: Stock, using: str) -> None:
         "mug at default: available is 8, and 4 by its movements",
         "mug at default: committed is 0, and 2 by its movements",
     ]
+
+
+def test_an_audit_compares_what_is_reserved_with_the_live_reservations(stock: Stock, using: str) -> None:
+    fill(stock)
+    stock.reserve({"pen": 1}, seconds=900, cause="cart-2")
+    Reservation.objects.using(using).filter(entry__cause="cart-1").update(state="released")
+    out = io.StringIO()
+    with pytest.raises(CommandError, match="1 differences"):
+        call_command("stock", "audit", stdout=out)
+    assert out.getvalue() == "mug at default: reserved is 2, and 0 by its live reservations\n"
+    assert run("reconcile") == ""  # the movements are what the balance says: nothing is believed instead
+    assert balances(stock)[:2] == (4, 2)
+
+
+def test_the_timers_task_ends_overdue_reservations_of_each_database(stock: Stock, using: str) -> None:
+    stock.receive("mug", 3, cause="po-1")
+    overdue(stock.reserve({"mug": 1}, seconds=900).id, using)
+    stock.reserve({"mug": 1}, seconds=900)
+    assert tasks.expire_reservations() == 1
+    assert tasks.expire_reservations() == 0
+    assert balances(stock)[:2] == (2, 1)
 
 
 def test_an_audit_looks_at_what_moved_since_the_last(

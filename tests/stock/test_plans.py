@@ -10,6 +10,7 @@ from django.db import connection, transaction
 from benchmarks import inventory_growth as growth
 from inventory import stock
 from inventory.audit import audit
+from inventory.models import Item, Movement
 
 NAMES = [
     "available", "available of 50", "levels", "receive", "sell", "sell again", "sell too many", "reserve",
@@ -29,6 +30,18 @@ def filled(django_db_setup: None, django_db_blocker: pytest.FixtureRequest) -> I
 
 
 @pytest.mark.django_db
+def test_a_plan_from_before_there_were_rows_reads_by_key_as_well() -> None:
+    """PostgreSQL keeps a plan per connection: the first sale of a new shop is planned on empty tables."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+    stock.receive("a", 5, cause="po-1")
+    found = growth.plans(lambda: stock.sell({"a": 1}, cause="order-1"))
+    assert any("INSERT INTO inventory_movement" in sql for sql, _ in found)
+    for sql, plan in found:
+        assert not growth.read_whole(plan), f"{sql}\n{plan}"
+
+
+@pytest.mark.django_db
 def test_every_name_is_here(filled: None) -> None:
     assert [*growth.verbs(stock)] == [*NAMES, "audit of a range"]
 
@@ -40,6 +53,29 @@ def test_no_plan_reads_a_growing_table_from_end_to_end(filled: None, name: str) 
     assert found
     for sql, plan in found:
         assert not growth.read_whole(plan), f"{sql}\n{plan}"
+
+
+@pytest.mark.django_db
+def test_what_is_for_sale_is_read_without_history(filled: None) -> None:
+    """Overdue reservations are found by their index, not among all movements of an item."""
+    for read in (lambda: stock.available("sku-7"), lambda: list(Item.objects.filter(available__gt=0)[:50])):
+        [(_, plan)] = growth.plans(read)
+        assert "inventory_reservation_due" in plan
+        assert "inventory_movement_level" not in plan
+
+
+@pytest.mark.django_db
+def test_a_page_of_a_levels_history_is_read_in_the_order_of_an_index(filled: None) -> None:
+    (level,) = stock.levels("sku-7")
+    found = stock.adjust("sku-7", 1, cause="found")
+    Movement.objects.bulk_create(
+        Movement(entry_id=found.id, level=level, source=0, target=1, quantity=1) for _ in range(5000)
+    )
+    growth.analyze(connection)
+    history = Movement.objects.filter(level=level.pk).order_by("-pk")
+    [(_, plan)] = growth.plans(lambda: list(history[:100]))
+    assert "inventory_movement_level" in plan
+    assert "Sort" not in plan
 
 
 @pytest.mark.django_db

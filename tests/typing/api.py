@@ -25,7 +25,7 @@ def bare(order_id: int) -> int:
     return order_id
 
 
-@distributed_lock(keys=["'sku:'+<a>", "'sku:'+<b>"], on_conflict="skip", wait=0)
+@distributed_lock(key=["'sku:'+<a>", "'sku:'+<b>"], on_conflict="skip", wait=0)
 def move(a: str, b: str) -> int:
     return 1
 
@@ -50,7 +50,7 @@ async def maybe(order_id: int) -> bytes:
     return b""
 
 
-@distributed_lock(key="'order:'+<pk>", using=["default", "archive"], ttl=None, wait=None, min_hold=0.5)
+@distributed_lock(key="'order:'+<pk>", using=["default", "archive"], ttl=None, wait=None)
 def view(request: HttpRequest, pk: int) -> HttpResponse:
     return HttpResponse()
 

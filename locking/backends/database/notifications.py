@@ -46,7 +46,7 @@ class NotificationListener:
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
-        self._worker = Worker("locking-listener", self._step)
+        self._worker = Worker("locking-listen-database", self._step)
         self.reset()
         after_fork(self.reset)
 

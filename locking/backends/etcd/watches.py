@@ -81,7 +81,7 @@ class WatchManager:
             watch = self._watches.get(prefix)
             if watch is None:
                 watch = Watch(revision)
-                if not start_thread("locking-etcd-watch", partial(self._run, prefix, watch, revision + 1)):
+                if not start_thread("locking-listen-etcd", partial(self._run, prefix, watch, revision + 1)):
                     return  # this waiter asks by the clock, and tries again
                 self._watches[prefix] = watch
             watch.waiting[contender] = nodes

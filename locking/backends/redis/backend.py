@@ -13,7 +13,6 @@ from locking.backends.redis.heartbeats import HeartbeatVerbs
 from locking.backends.redis.kinds import NAMED, Ordinary, kind_named
 from locking.backends.redis.listing import ListingVerbs
 from locking.backends.redis.other_keys import find_other_keys
-from locking.backends.redis.protocol import Calls
 from locking.backends.redis.scripts import extend_request
 from locking.backends.redis.topology import default_key_prefix, servers_of
 from locking.backends.redis.verbs import RedisVariant
@@ -29,6 +28,7 @@ class RedisBackend(ListingVerbs, HeartbeatVerbs):
 
     supports_fairness = True
     kinds = frozenset(NAMED) - {"lock"}
+    steps_class = QueueWaitSteps
     kind: Ordinary
 
     def __init__(self, settings: AliasSettings) -> None:
@@ -58,9 +58,6 @@ class RedisBackend(ListingVerbs, HeartbeatVerbs):
 
     def force_release(self, key: str, expected: str) -> bool:
         return bool(self._client.call(self.kind.force_release(key, expected)))
-
-    def _wait_steps(self, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> QueueWaitSteps:
-        return QueueWaitSteps(self.kind, calls, key, owner, ttl, fenced)
 
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
         """See the base class; one object a kind, because the watchdog renews by backend."""

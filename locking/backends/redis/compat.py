@@ -34,14 +34,6 @@ def require_supported_client(version: str = redis.__version__) -> None:
         )
 
 
-def is_open(connection: AbstractConnection) -> bool:
-    """Return whether this side has the connection open; sends nothing.
-
-    redis-py has `is_connected` only since 8.
-    """
-    return getattr(connection, "_sock", None) is not None
-
-
 def read_within(
     connection: AbstractConnection,
     timeout: float,

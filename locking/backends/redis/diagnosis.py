@@ -14,7 +14,7 @@ from django.core.checks import CheckMessage, Error, Warning
 from locking.backends.base import Finding
 from locking.backends.redis.protocol import ReplicaAck
 from locking.backends.redis.scripts import command
-from locking.backends.redis.transport import Client
+from locking.backends.redis.transport import RedisClient
 from locking.exceptions import BackendError, BackendUnavailable
 
 FLOOR: Final = (6, 2)
@@ -71,7 +71,7 @@ def _judge_eviction(info: Mapping[str, str], alias: str) -> Iterator[CheckMessag
         )
 
 
-def diagnose_server(client: Client, alias: str, copies: ReplicaAck | None) -> list[Finding]:
+def diagnose_server(client: RedisClient, alias: str, copies: ReplicaAck | None) -> list[Finding]:
     """Return what one server shows; BackendUnavailable where it doesn't answer."""
     return [
         *permitted(
@@ -208,7 +208,7 @@ def _unguarded(replicas: int, min_replicas: int | None) -> Finding:
     return Finding("replication", "unknown" if min_replicas is None else "warning", text, hint)
 
 
-def _min_replicas(client: Client, copies: ReplicaAck | None) -> int | None:
+def _min_replicas(client: RedisClient, copies: ReplicaAck | None) -> int | None:
     """Return the server's `min-replicas-to-write`, None where it doesn't matter or can't be read."""
     if copies is None or copies.replicas != "auto":
         return None
@@ -222,7 +222,7 @@ def _min_replicas(client: Client, copies: ReplicaAck | None) -> int | None:
     return int(values[0]) if values else None
 
 
-def _clock(client: Client) -> Finding:
+def _clock(client: RedisClient) -> Finding:
     asked = time.time()  # noqa: TID251 shown
     seconds, micros = client.command("TIME")
     answered = time.time()  # noqa: TID251 shown
@@ -234,7 +234,7 @@ def _clock(client: Client) -> Finding:
     return Finding("clock", "warning", text, hint)
 
 
-def _counters(client: Client) -> Finding:
+def _counters(client: RedisClient) -> Finding:
     """Count the fencing counters that stay for ever: one for each name that was ever fenced."""
     endless, looked_at, cursor = 0, 0, b"0"
     while looked_at < LOOKED_AT:

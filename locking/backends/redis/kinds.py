@@ -71,9 +71,13 @@ class Kind(ABC):
     def _keys(self, key: str, owner: str) -> list[bytes]:
         """Return the keys of its scripts."""
 
+    def _call(self, script: Script, keys: list[bytes], *arguments: bytes | int) -> Request:
+        """Return the call of a script, in the form that this server needs."""
+        return (script.in_cluster if self.index.clustered else script).call(keys, *arguments)
+
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
         """Return the request that takes the lock."""
-        return self.ACQUIRE.call(self._keys(key, owner), owner.encode(), milliseconds(ttl), int(keep))
+        return self._call(self.ACQUIRE, self._keys(key, owner), owner.encode(), milliseconds(ttl), int(keep))
 
     def extend(self, key: str, owner: str, ttl: float) -> Request:
         """Return the request that prolongs a hold; it answers 1, or 0 when there is none."""
@@ -85,16 +89,18 @@ class Kind(ABC):
 
     def _extend(self, key: str, owner: str, ttl: float, *, exactly: bool) -> Request:
         given = owner.encode(), milliseconds(ttl), self._channel(key), _braced(key), int(exactly)
-        return self.EXTEND.call(self._keys(key, owner), *given)
+        return self._call(self.EXTEND, self._keys(key, owner), *given)
 
     def release(self, key: str, owner: str) -> Request:
         """Return the request that ends a hold; it answers 1, or 0 when there is none."""
-        return self.RELEASE.call(self._keys(key, owner), owner.encode(), self._channel(key), _braced(key))
+        return self._call(
+            self.RELEASE, self._keys(key, owner), owner.encode(), self._channel(key), _braced(key)
+        )
 
     def look(self, key: str, owner: str, member: bytes) -> Request:
         """Return the request that checks an entry of the index, or removes it."""
         given = member, self._channel(key), owner.encode(), _braced(key)
-        return self.LIST.call(self._keys(key, owner), *given)
+        return self._call(self.LIST, self._keys(key, owner), *given)
 
     def leave(self, key: str, owner: str) -> Request | None:
         """Return the request that a waiter sends who gives up, if there is a queue to leave."""
@@ -105,11 +111,11 @@ class Kind(ABC):
         return None
 
     def _reissue(self, key: str, field: str, above: int) -> Request:
-        return REISSUE_TOKEN.call(ordinary_keys(key, self.index), field.encode(), above)
+        return self._call(REISSUE_TOKEN, ordinary_keys(key, self.index), field.encode(), above)
 
     def holder(self, key: str) -> Request:
         """Return the request for the holder of the lock; see `read_holder`."""
-        return HOLDER_FIELDS.call([key.encode()], _braced(key))
+        return self._call(HOLDER_FIELDS, [key.encode()], _braced(key))
 
     def read_holder(self, reply: Any) -> Holder | None:
         """Return what `holder` answered: one of the holders, how many there are, and the time left."""
@@ -166,7 +172,7 @@ class Write(Kind):
         return [key.encode(), _token(key), self.index.of(key.encode())]
 
     def look(self, key: str, owner: str, member: bytes) -> Request:
-        return self.LIST.call(ordinary_keys(key, self.index), member, self._channel(key))
+        return self._call(self.LIST, ordinary_keys(key, self.index), member, self._channel(key))
 
     def reissue_token(self, key: str, owner: str, above: int) -> Request | None:
         return self._reissue(key, f"{owner}:write", above)
@@ -195,10 +201,10 @@ class Semaphore(Kind):
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
         given = owner.encode(), milliseconds(ttl), int(keep), self._permits, self._channel(key)
-        return self.ACQUIRE.call(self._keys(key, owner), *given)
+        return self._call(self.ACQUIRE, self._keys(key, owner), *given)
 
     def holder(self, key: str) -> Request:
-        return HOLDER_PERMIT.call(self._keys(key, ""))
+        return self._call(HOLDER_PERMIT, self._keys(key, ""))
 
 
 class Fair(Kind):
@@ -226,18 +232,18 @@ class Fair(Kind):
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
         given = owner.encode(), milliseconds(ttl), int(keep), FAIR_PATIENCE, _epoch_ms(), int(queue)
-        return self.ACQUIRE.call(self._keys(key, owner), *given)
+        return self._call(self.ACQUIRE, self._keys(key, owner), *given)
 
     def release(self, key: str, owner: str) -> Request:
         given = owner.encode(), self._channel(key), FAIR_PATIENCE, _epoch_ms()
-        return self.RELEASE.call(self._keys(key, owner), *given)
+        return self._call(self.RELEASE, self._keys(key, owner), *given)
 
     def leave(self, key: str, owner: str) -> Request | None:
         return self.release(key, owner)
 
     def look(self, key: str, owner: str, member: bytes) -> Request:
         lock, token, queue, _, index = self._keys(key, owner)
-        return self.LIST.call([lock, token, queue, index], member, self._channel(key))
+        return self._call(self.LIST, [lock, token, queue, index], member, self._channel(key))
 
     def reissue_token(self, key: str, owner: str, above: int) -> Request | None:
         return self._reissue(key, owner, above)
@@ -268,25 +274,27 @@ class Ordinary(Kind):
     def force_release(self, key: str, owner: str) -> Request:
         """Return the call of release.lua for an operator, see wake_fair.lua."""
         given = owner.encode(), self._channel(key), b"", fair_queue(key.encode())
-        return FORCE_RELEASE.call(self._keys(key, owner), *given)
+        return self._call(FORCE_RELEASE, self._keys(key, owner), *given)
 
     def shorten(self, key: str, owner: str, ttl: float) -> Request:
         """Return the call of shorten.lua."""
-        return SHORTEN.call(self._keys(key, owner), owner.encode(), milliseconds(ttl), self._channel(key))
+        return self._call(
+            SHORTEN, self._keys(key, owner), owner.encode(), milliseconds(ttl), self._channel(key)
+        )
 
     def look(self, key: str, owner: str, member: bytes) -> Request:
         given = member, self._channel(key), fair_queue(key.encode())
-        return self.LIST.call(self._keys(key, owner), *given)
+        return self._call(self.LIST, self._keys(key, owner), *given)
 
     def raise_token(self, key: str, owner: str, token: int, *, keep: bool) -> Request:
         """Return the call of raise_token.lua."""
-        return RAISE_TOKEN.call(self._keys(key, owner), owner.encode(), token, int(keep))
+        return self._call(RAISE_TOKEN, self._keys(key, owner), owner.encode(), token, int(keep))
 
     def reissue_token(self, key: str, owner: str, above: int) -> Request:
         return self._reissue(key, owner, above)
 
     def holder(self, key: str) -> Request:
-        return GET_HOLDER.call([key.encode()])
+        return self._call(GET_HOLDER, [key.encode()])
 
     def read_holder(self, reply: Any) -> Holder | None:
         """Return the holder, and how often it has acquired the lock."""

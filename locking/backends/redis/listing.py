@@ -25,7 +25,7 @@ from locking.backends.redis.kinds import (
     semaphores_of,
 )
 from locking.backends.redis.scripts import INDEX_EXTERNAL, INDEX_SCAN, Request, command, derived
-from locking.backends.redis.transport import Client
+from locking.backends.redis.transport import RedisClient
 from locking.backends.redis.verbs import RedisVerbs, Servers, escaped
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
@@ -190,7 +190,7 @@ class ListingVerbs(RedisVerbs):
             ends = self._look_on(place, server, count, "zset", "*:timeout")
             self._client.call_many([request for key in ends for request in self._permits_of(key)])
 
-    def _look_on(self, place: int, server: Client, count: int, sort: str, pattern: str) -> list[bytes]:
+    def _look_on(self, place: int, server: RedisClient, count: int, sort: str, pattern: str) -> list[bytes]:
         """Return those of a server's next `count` keys that are of this sort and match."""
         cursor = self._cursors.get((place, sort), b"0")
         cursor, keys = server.command("SCAN", cursor, "MATCH", pattern, "COUNT", count, "TYPE", sort)

@@ -122,7 +122,7 @@ class Node:
 
     def _opened(self) -> AbstractConnection:
         (transport,) = self.backend.calls.transports()
-        connection: AbstractConnection = transport.make()
+        connection: AbstractConnection = transport.make().connection
         self._open(connection)
         return connection
 

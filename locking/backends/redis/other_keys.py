@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final
 
 from locking.backends.base import BaseLockBackend, Finding
-from locking.backends.redis.transport import Client
+from locking.backends.redis.transport import RedisClient
 from locking.backends.redis.verbs import escaped, scan
 from locking.exceptions import BackendError
 
@@ -20,7 +20,7 @@ MOST: Final = 1000
 SHOWN: Final = 3
 
 
-def find_other_keys(backend: BaseLockBackend, servers: Iterable[Client]) -> list[Finding]:
+def find_other_keys(backend: BaseLockBackend, servers: Iterable[RedisClient]) -> list[Finding]:
     """Look for other keys under the alias's KEY_PREFIX; without one, every key of the server would be such.
 
     Raises:
@@ -38,7 +38,7 @@ def find_other_keys(backend: BaseLockBackend, servers: Iterable[Client]) -> list
     return [Finding("other keys", "warning", text, "Delete them, or give the locks another KEY_PREFIX.")]
 
 
-def _keys_under(server: Client, prefix: str) -> Iterator[str]:
+def _keys_under(server: RedisClient, prefix: str) -> Iterator[str]:
     for keys in islice(scan(server, f"{escaped(prefix)}*"), MOST_SCANS):
         yield from (key.decode(errors="replace") for key in keys)
 

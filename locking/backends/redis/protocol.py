@@ -355,7 +355,6 @@ class Server(Calls):
     ) -> None:
         super().__init__(alias, index, replica_ack, has_failover=has_failover)
         self.transport = transport
-        self._is_clustered = index.clustered
 
     def server_of(self, key: str | bytes) -> Server:
         return self
@@ -373,10 +372,11 @@ class Server(Calls):
         """See the base class; `asking` follows a cluster's ASK, and isn't tried twice."""
         transport = self.transport
         idle, complete = transport.idle, False
-        connection = taken_from(idle) or (yield from self._connected())
         try:
-            if self._is_clustered:
-                request = request.in_cluster
+            connection = idle.pop()
+        except IndexError:
+            connection = yield from self._connected()
+        try:
             if asking:
                 reply = yield from _asked_there(connection, request)
             else:
@@ -420,9 +420,8 @@ class Server(Calls):
         idle, complete = transport.idle, False
         connection = taken_from(idle) or (yield from self._connected())
         try:
-            known = [each.in_cluster for each in requests] if self._is_clustered else requests
-            packet = b"".join([each.by_digest for each in known])
-            replies: list[Any] = yield Exchange(connection, packet, len(known))
+            packet = b"".join([each.by_digest for each in requests])
+            replies: list[Any] = yield Exchange(connection, packet, len(requests))
             complete = True
             return replies
         finally:

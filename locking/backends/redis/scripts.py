@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import cache, cached_property, lru_cache
+from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
@@ -41,42 +41,31 @@ def packed_ms(seconds: float) -> bytes:
     return pack(milliseconds(seconds))
 
 
-@cache
-def head(count: int) -> bytes:
-    """Return what the call of a script with so many further parts begins with."""
-    return b"*%d\r\n" % (count + 2)
-
-
 class Script:
-    """A Lua script, called by its digest and sent whole only when the server doesn't know it (yet, or any
-    more).
+    """A Lua script, called by its digest and sent whole only when the server doesn't know it.
+
+    Attributes:
+        names: its files, in their order.
+        in_cluster: the same for a cluster, where announcements take another way.
+        by_digest, by_source: its two forms, packed; the rest of a request follows.
     """
 
-    def __init__(self, *files_: str) -> None:
-        self._files = files_
-        expected = b"string" if "permits" in files_ else b"hash"
-        source = guarded(b"\n".join(_read(name) for name in files_), expected)
-        self.releases = files_[-1].startswith("release")
-        self.acquires = files_[-1].startswith("acquire")
-        self._by_digest = pack(b"EVALSHA", hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
-        self._by_source = pack(b"EVAL", source)
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        source = guarded(b"\n".join(_read(name) for name in names), "permits" in names)
+        self.releases = names[-1].startswith("release")
+        self.acquires = names[-1].startswith("acquire")
+        digest = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
+        self.by_digest, self.by_source = pack(b"EVALSHA", digest), pack(b"EVAL", source)
+        self.in_cluster = self
+        if "announce" in names:
+            self.in_cluster = Script(*("announce_sharded" if name == "announce" else name for name in names))
 
     def call(self, keys: Sequence[bytes], *arguments: bytes | int) -> Request:
         """Return the request with these keys and arguments."""
-        tail = pack(len(keys), *keys, *arguments)
-        return self.request(1 + len(keys) + len(arguments), tail, keys[0])
-
-    def request(self, count: int, tail: bytes, key: bytes) -> Request:
-        """Return the request whose `count` further parts (number of keys, keys, arguments) are packed in
-        `tail`; `key` is the first of its keys.
-        """
-        return new_tuple(Request, (self, head(count), tail, key))  # a third of the time of `Request(...)`
-
-    @cached_property
-    def in_cluster(self) -> Script:
-        """The same for a cluster, where announcements take another way."""
-        names = ["announce_sharded" if name == "announce" else name for name in self._files]
-        return Script(*names) if "announce" in self._files else self
+        count = 3 + len(keys) + len(arguments)
+        packet = b"*%d\r\n%b%b" % (count, self.by_digest, pack(len(keys), *keys, *arguments))
+        return Request(self, packet, keys[0])
 
 
 class Resent(NamedTuple):
@@ -86,68 +75,42 @@ class Resent(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One call of a script, in its two forms, or an ordinary command, which has one."""
+    """One call of a script, or an ordinary command; `key` tells where it goes."""
 
-    script: Script
-    head: bytes
-    tail: bytes
+    script: Script | None
+    by_digest: bytes
     key: bytes
+
+    @property
+    def by_source(self) -> bytes:
+        """The form that a server understands which has never seen the script."""
+        if self.script is None:
+            return self.by_digest
+        return self.by_digest.replace(self.script.by_digest, self.script.by_source, 1)
 
     def settled(self, reply: Any) -> Any:
         """Return what `reply` to a second sending means, when the reply to the first was lost.
 
         A release that finds nothing to release, the second time, was most likely carried out the first time.
         """
-        return 1 if self.script.releases and reply == 0 else reply
+        return 1 if self.script is not None and self.script.releases and reply == 0 else reply
 
     def resent(self, reply: Any) -> Any:
         """Return `settled`, marked where the first sending may still arrive and take the lock."""
         if isinstance(reply, Resent):
             return reply
-        return Resent(reply) if self.script.acquires else self.settled(reply)
-
-    @property
-    def in_cluster(self) -> Request:
-        """The same for a cluster."""
-        return self._replace(script=self.script.in_cluster)
-
-    @property
-    def by_digest(self) -> bytes:
-        """The short form."""
-        return self.head + self.script._by_digest + self.tail
-
-    @property
-    def by_source(self) -> bytes:
-        """The form that a server understands which has never seen the script."""
-        return self.head + self.script._by_source + self.tail
-
-
-class Plain(Script):
-    """In the place of a script where a request is an ordinary command: repeating one changes nothing."""
-
-    releases = acquires = False
-
-    def __init__(self) -> None:
-        self._files = ()
-        self._by_digest = self._by_source = b""
-
-
-PLAIN: Final = Plain()
+        return Resent(reply) if self.script is not None and self.script.acquires else self.settled(reply)
 
 
 def command(*parts: str | bytes | int) -> Request:
-    """Return a command; its second part is the key that tells where it goes."""
+    """Return an ordinary command, which is safe to repeat; its second part is its key."""
     raw = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
-    return Request(PLAIN, b"*%d\r\n" % len(raw), pack(*raw), raw[1] if len(raw) > 1 else b"")
+    return Request(None, b"*%d\r\n%b" % (len(raw), pack(*raw)), raw[1] if len(raw) > 1 else b"")
 
 
-def guarded(source: bytes, expected: bytes) -> bytes:
-    """Return a script whose errors about keys of another use say which key, and what to do; see guard.lua.
-
-    Args:
-        source: the script.
-        expected: the Redis type that its first key must have.
-    """
+def guarded(source: bytes, is_semaphore: bool) -> bytes:
+    """Return a script whose errors about keys of another use say which key, and what to do; see guard.lua."""
+    expected = b"string" if is_semaphore else b"hash"  # the Redis type of its first key
     return b"local expected = '%b'\nlocal function script()\n%b\nend\n%b" % (expected, source, _read("guard"))
 
 
@@ -215,19 +178,21 @@ def acquire_request(key: str, owner: str, ttl: float, *, keep: bool, entry: byte
     """Return the call of acquire.lua; an empty `entry` means *don't wait in the queue*."""
     keys, who = keys_of(key, index), owner.encode()
     # One format instead of five small ones: this runs at every acquisition.
-    tail = b"%b$%d\r\n%b\r\n%b%b$%d\r\n%b\r\n" % (
-        keys.packed, len(who), who, packed_ms(ttl), KEEP if keep else DONT_KEEP, len(entry), entry,
+    packet = b"*11\r\n%b%b$%d\r\n%b\r\n%b%b$%d\r\n%b\r\n" % (
+        ACQUIRE.by_digest, keys.packed, len(who), who, packed_ms(ttl), KEEP if keep else DONT_KEEP,
+        len(entry), entry,
     )  # fmt: skip
-    return ACQUIRE.request(9, tail, keys.lock)
+    return new_tuple(Request, (ACQUIRE, packet, keys.lock))  # a third of the time of `Request(...)`
 
 
 def release_request(key: str, owner: str, *, index: Index, entry: bytes = b"") -> Request:
     """Return the call of release.lua, which takes `entry` out of the queue, too."""
     keys, who = keys_of(key, index), owner.encode()
-    tail = b"%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
-        keys.packed, len(who), who, keys.channel, len(entry), entry,
+    script = RELEASE.in_cluster if index.clustered else RELEASE
+    packet = b"*10\r\n%b%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
+        script.by_digest, keys.packed, len(who), who, keys.channel, len(entry), entry,
     )  # fmt: skip
-    return RELEASE.request(8, tail, keys.lock)
+    return new_tuple(Request, (script, packet, keys.lock))
 
 
 def extend_request(leases: Sequence[tuple[str, str, float]]) -> Request:

@@ -32,7 +32,7 @@ from locking.backends.redis.compat import require_supported_client
 from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import ReplicaAck, Server
 from locking.backends.redis.sentinels import Sentinels
-from locking.backends.redis.transport import Client, Transport
+from locking.backends.redis.transport import RedisClient, Transport
 from locking.backends.redis.verbs import Servers
 from locking.conf import AliasSettings
 
@@ -100,7 +100,8 @@ def _one(settings: AliasSettings, pool: ConnectionPool) -> Servers:
         return Server(transport, settings.alias, index, ack, has_failover=has_failover)
 
     return Servers(
-        Client(server(Transport(pool))), EventLoops(lambda: server(AsyncTransport(connections_like(pool))))
+        RedisClient(server(Transport(pool))),
+        EventLoops(lambda: server(AsyncTransport(connections_like(pool)))),
     )
 
 
@@ -164,7 +165,7 @@ def _cluster(settings: AliasSettings, seeds: Sequence[Address], options: Mapping
         return Cluster(slots, transport_to, settings.alias, index, ack)
 
     return Servers(
-        Client(cluster(lambda address: Transport(pool(address), LISTEN_BOTH))),
+        RedisClient(cluster(lambda address: Transport(pool(address), LISTEN_BOTH))),
         EventLoops(
             lambda: cluster(lambda address: AsyncTransport(connections_like(pool(address)), LISTEN_BOTH))
         ),

@@ -14,19 +14,24 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from redis.backoff import NoBackoff
-from redis.connection import AbstractConnection, ConnectionPool
+from redis.connection import ConnectionPool
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from locking.backends.base import Outcome, Waiter
 from locking.backends.redis import protocol
-from locking.backends.redis.compat import is_open, read_within
-from locking.backends.redis.fast_socket import MessageReader, fast_socket, talk
+from locking.backends.redis.compat import read_within
 from locking.backends.redis.protocol import Steps
 from locking.backends.redis.scripts import Request, command
 from locking.backends.redis.waiter import WaitSteps
 from locking.utils.background import after_fork
+
+try:
+    import hiredis
+except ImportError:  # pragma: no cover - the extra `redis` brings it
+    hiredis = None  # type: ignore[assignment]
 
 T = TypeVar("T")
 
@@ -35,19 +40,111 @@ DEFAULT_TIMEOUT = 5.0
 
 OPPOSITES: Final = {"SUBSCRIBE": "UNSUBSCRIBE", "SSUBSCRIBE": "SUNSUBSCRIBE"}
 
+SIZE: Final = 65536
+PENDING: Final = object()
+PUSHED: Final = getattr(hiredis, "PushNotification", ())
+"""The type of what a server says unasked (RESP3); hiredis has it since 3.2."""
+
 MESSAGES: Final = (b"message", b"smessage", b"sunsubscribe")
 """What wakes a waiter; a slot that moves to another node ends its subscriptions, a reason to ask again."""
 
 
-def new_connection(pool: ConnectionPool) -> AbstractConnection:
-    """Return a new connection, not yet connected, that gives up in bounded time."""
-    # Not by make_connection(): the pool would count it against its limit, even after it was closed.
-    connection: Any = pool.connection_class(**pool.connection_kwargs)
-    connection.retry = Retry(NoBackoff(), 0)
-    connection.socket_timeout = connection.socket_timeout or DEFAULT_TIMEOUT
-    if hasattr(connection, "socket_connect_timeout"):
-        connection.socket_connect_timeout = connection.socket_connect_timeout or DEFAULT_TIMEOUT
-    return connection  # type: ignore[no-any-return]
+class ThreadConnection:
+    """A connection of redis-py, with the shortest way to its socket: its layers cost as much as Redis itself.
+
+    redis-py connects, authenticates and encrypts. This writes to its socket and reads from it, by hiredis,
+    which is redis-py's own parser in C. It leans on two private names of redis-py, `_sock` and `_parser`.
+    Where one is missing, or the class isn't redis-py's own, redis-py sends and receives.
+
+    Attributes:
+        connection: redis-py's, which gives up in bounded time.
+        is_open: this side has it open.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        # Not by make_connection(): the pool would count it against its limit, even after it was closed.
+        made: Any = pool.connection_class(**pool.connection_kwargs)
+        made.retry = Retry(NoBackoff(), 0)
+        made.socket_timeout = made.socket_timeout or DEFAULT_TIMEOUT
+        if hasattr(made, "socket_connect_timeout"):
+            made.socket_connect_timeout = made.socket_connect_timeout or DEFAULT_TIMEOUT
+        self.connection, self.is_open = made, False
+        self._sock: Any = None
+        self._reader: Any = None
+
+    def connect(self) -> None:
+        """Open it; a Sentinel's service is looked for here."""
+        self.connection.connect()
+        self.is_open = True
+        self._sock = None
+        parser: Any = getattr(self.connection, "_parser", None)
+        if (
+            hiredis
+            and hasattr(parser, "parse_error")
+            and type(self.connection).__module__.startswith("redis.")
+        ):
+            self._reader = hiredis.Reader(notEnoughData=PENDING, replyError=parser.parse_error)
+            self._sock = getattr(self.connection, "_sock", None)
+
+    def disconnect(self) -> None:
+        """Close it at once."""
+        self.is_open, self._sock = False, None
+        self.connection.disconnect()
+
+    def exchange(self, packet: bytes, replies: int | None) -> Any:
+        """Send one packet and read its replies; see `protocol.Exchange`."""
+        if self._sock is None:
+            self.connection.send_packed_command((packet,), check_health=False)
+        else:
+            self._sock.sendall(packet)
+            if replies is None:
+                self._reader.feed(self._sock.recv(SIZE))
+                if type(reply := self._reader.gets()) is int:  # nearly always: no further call of Python's
+                    return reply
+                return _unless_error(self._next() if reply is PENDING or isinstance(reply, PUSHED) else reply)
+        if replies is None:
+            return _unless_error(self._next())
+        return [self._next() for _ in range(replies)]
+
+    def _next(self) -> Any:
+        """Return the next reply, or the error that stands for it; what a server says unasked is skipped."""
+        if self._sock is None:
+            try:
+                return self.connection.read_response(disable_decoding=True)
+            except ResponseError as error:
+                return error
+        while isinstance(reply := self._received(), PUSHED):
+            pass
+        return reply
+
+    def _received(self) -> Any:
+        while (reply := self._reader.gets()) is PENDING:
+            data = self._sock.recv(SIZE)
+            if not data:
+                raise RedisConnectionError("Connection closed by server.")
+            self._reader.feed(data)
+        return reply
+
+    def send(self, *parts: str) -> None:
+        """Send a command whose answer is read as a message."""
+        self.connection.send_command(*parts, check_health=False)
+
+    def receive(self, timeout: float) -> Any:
+        """Return the next message or acknowledgement within `timeout` seconds.
+
+        Raises:
+            TimeoutError, redis.TimeoutError: nothing came in time, and the connection stays open.
+        """
+        if self._sock is None:
+            return read_within(self.connection, timeout, push_request=True, disconnect_on_error=False)
+        self._sock.settimeout(timeout)
+        return _unless_error(self._received())
+
+
+def _unless_error(reply: Any) -> Any:
+    if isinstance(reply, RedisError):
+        raise reply
+    return reply
 
 
 class Transport(protocol.Transport):
@@ -58,7 +155,7 @@ class Transport(protocol.Transport):
     subscriptions: SubscriptionPool
 
     def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
-        make = partial(new_connection, pool)
+        make = partial(ThreadConnection, pool)
         super().__init__(make, SubscriptionPool(make, verbs))
         after_fork(self.forget)
 
@@ -84,15 +181,12 @@ class Subscription(protocol.Subscription):
 
     pool: SubscriptionPool
 
-    def __init__(self, pool: SubscriptionPool, connection: AbstractConnection) -> None:
+    def __init__(self, pool: SubscriptionPool, connection: ThreadConnection) -> None:
         self.pool, self.channel = pool, protocol.own_channel()
-        self._connection = connection
-        self._fast: MessageReader | None = None
+        self.connection = connection
         self._extra: str | None = None
         with self._closed_on_failure():
-            self._connection.connect()
-            if (sock := fast_socket(self._connection)) is not None:
-                self._fast = MessageReader(self._connection, sock)
+            connection.connect()
             self._change("SUBSCRIBE", self.channel)
 
     def hears(self, channel: str) -> bool:
@@ -107,12 +201,12 @@ class Subscription(protocol.Subscription):
 
     def reset(self) -> bool:
         """Listen to the own channel only; False where this side has closed the connection."""
-        if self._extra is not None and is_open(self._connection):
+        if self._extra is not None and self.connection.is_open:
             with self._closed_on_failure():
                 for verb in self.pool.verbs:
                     self._change(OPPOSITES[verb], self._extra)
             self._extra = None
-        return is_open(self._connection)
+        return self.connection.is_open
 
     @contextmanager
     def _closed_on_failure(self) -> Iterator[None]:
@@ -124,9 +218,9 @@ class Subscription(protocol.Subscription):
             raise
 
     def _change(self, verb: str, channel: str) -> None:
-        self._connection.send_command(verb, channel, check_health=False)
+        self.connection.send(verb, channel)
         try:
-            while not self._read(DEFAULT_TIMEOUT)[0].endswith(b"subscribe"):
+            while not self.connection.receive(DEFAULT_TIMEOUT)[0].endswith(b"subscribe"):
                 pass  # an older message, which has no waiter any more
         except ResponseError as error:
             if not self.pool.is_too_old(error):
@@ -135,24 +229,19 @@ class Subscription(protocol.Subscription):
     def receive(self, timeout: float) -> protocol.Message | None:
         """Return the next message, or None after `timeout` seconds."""
         try:
-            kind, channel, payload = self._read(max(timeout, 0.001))
-        except RedisTimeoutError:
+            kind, channel, payload = self.connection.receive(max(timeout, 0.001))
+        except (RedisTimeoutError, TimeoutError):
             return None
         return protocol.Message(channel, payload) if kind in MESSAGES else protocol.Message(b"", b"")
 
-    def _read(self, timeout: float) -> Any:
-        if self._fast is not None:
-            return self._fast.read(timeout)
-        return read_within(self._connection, timeout, push_request=True, disconnect_on_error=False)
-
     def close(self) -> None:
-        self._connection.disconnect()
+        self.connection.disconnect()
 
 
 class SubscriptionPool(protocol.SubscriptionPool):
     """The subscriptions on one server that no thread waits with at the moment."""
 
-    def __init__(self, make: Callable[[], AbstractConnection], verbs: tuple[str, ...]) -> None:
+    def __init__(self, make: Callable[[], ThreadConnection], verbs: tuple[str, ...]) -> None:
         super().__init__(make, verbs)
         self.forget()
 
@@ -179,26 +268,9 @@ class SubscriptionPool(protocol.SubscriptionPool):
             self._idle.pop().close()
 
 
-def exchange(connection: AbstractConnection, packet: bytes, replies: int | None) -> Any:
-    """Send one packet and read its replies; see `protocol.Exchange`."""
-    if replies is None and (sock := fast_socket(connection)) is not None:
-        return talk(connection, sock, packet)
-    connection.send_packed_command((packet,), check_health=False)
-    if replies is None:
-        return connection.read_response(disable_decoding=True)
-    return [_reply_or_error(connection) for _ in range(replies)]
-
-
-def _reply_or_error(connection: AbstractConnection) -> Any:
-    try:
-        return connection.read_response(disable_decoding=True)
-    except ResponseError as error:
-        return error
-
-
 PERFORM: Final[dict[type, Callable[..., Any]]] = {
-    protocol.Exchange: exchange,
-    protocol.Connect: lambda connection: connection.connect(),
+    protocol.Exchange: ThreadConnection.exchange,
+    protocol.Connect: ThreadConnection.connect,
     protocol.Sleep: time.sleep,
     protocol.Subscribe: lambda pool, owner: pool.open(owner),
     protocol.Listen: Subscription.listen,
@@ -225,7 +297,7 @@ def run(verb: Steps[T]) -> T:
         raise
 
 
-class Client:
+class RedisClient:
     """Requests of all threads: those of `calls`, carried out at once."""
 
     def __init__(self, calls: protocol.Calls) -> None:
@@ -246,9 +318,9 @@ class Client:
         """See `Calls.call_many`."""
         return run(self.calls.call_many(requests))
 
-    def servers(self) -> list[Client]:
+    def servers(self) -> list[RedisClient]:
         """See `Calls.servers`."""
-        return [Client(server) for server in run(self.calls.servers())]
+        return [RedisClient(server) for server in run(self.calls.servers())]
 
     def close(self) -> None:
         """Close the idle sockets."""

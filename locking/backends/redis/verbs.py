@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Holder, Outcome, Waiter
 from locking.backends.redis.async_transport import EventLoops, TaskWaiter, arun
 from locking.backends.redis.kinds import Kind, key_of_queue
 from locking.backends.redis.protocol import Calls, Steps
 from locking.backends.redis.scripts import Request
-from locking.backends.redis.transport import Client, ThreadWaiter, run
+from locking.backends.redis.transport import RedisClient, ThreadWaiter, run
 from locking.backends.redis.waiter import WaitSteps
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
@@ -19,7 +19,7 @@ from locking.exceptions import BackendError, BackendUnavailable
 class Servers(NamedTuple):
     """The servers of one alias, as threads and as event loops reach them."""
 
-    client: Client
+    client: RedisClient
     loops: EventLoops
 
 
@@ -29,6 +29,8 @@ class RedisVerbs(BaseLockBackend):
     supports_fencing = True
     supports_force_release = True
 
+    steps_class: ClassVar[type[WaitSteps]] = WaitSteps
+
     def __init__(self, settings: AliasSettings, kind: Kind, servers: Servers) -> None:
         super().__init__(settings)
         self.kind, self._servers = kind, servers
@@ -36,11 +38,13 @@ class RedisVerbs(BaseLockBackend):
         self.calls = servers.client.calls
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        return run(self._wait_steps(self.calls, key, owner, ttl, fenced).try_acquire(queue=False))
+        return run(self.steps_class(self.kind, self.calls, key, owner, ttl, fenced).try_acquire(queue=False))
 
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         calls = await self._loops.here()
-        return await arun(self._wait_steps(calls, key, owner, ttl, fenced).try_acquire(queue=False))
+        return await arun(
+            self.steps_class(self.kind, calls, key, owner, ttl, fenced).try_acquire(queue=False)
+        )
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         return _is_yes(self._client.call(self.kind.extend(key, owner, ttl)))
@@ -66,10 +70,10 @@ class RedisVerbs(BaseLockBackend):
         return replies
 
     def release(self, key: str, owner: str) -> bool:
-        return _is_yes(self._client.call(self.kind.release(key, owner)))
+        return bool(self._client.call(self.kind.release(key, owner)) == 1)
 
     async def arelease(self, key: str, owner: str) -> bool:
-        return _is_yes(await self._acall(self.kind.release(key, owner)))
+        return bool(await self._acall(self.kind.release(key, owner)) == 1)
 
     def force_release(self, key: str, expected: str) -> bool:
         return self.release(key, expected)
@@ -90,13 +94,12 @@ class RedisVerbs(BaseLockBackend):
         return 0 if request is None else int(self._client.call(request))
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        return ThreadWaiter(self._wait_steps(self.calls, key, owner, ttl, fenced))
+        return ThreadWaiter(self.steps_class(self.kind, self.calls, key, owner, ttl, fenced))
 
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
-        return TaskWaiter(self._loops, lambda calls: self._wait_steps(calls, key, owner, ttl, fenced))
-
-    def _wait_steps(self, calls: Calls, key: str, owner: str, ttl: float, fenced: bool) -> WaitSteps:
-        return WaitSteps(self.kind, calls, key, owner, ttl, fenced)
+        return TaskWaiter(
+            self._loops, lambda calls: self.steps_class(self.kind, calls, key, owner, ttl, fenced)
+        )
 
     async def _acall(self, request: Request) -> Any:
         return await arun((await self._loops.here()).call(request))
@@ -123,13 +126,13 @@ class RedisVariant(RedisVerbs):
                         self._client.call(self.kind.release(key_of_queue(queue), owner))
 
 
-def _fair_queues(server: Client, key_prefix: str) -> Iterator[bytes]:
+def _fair_queues(server: RedisClient, key_prefix: str) -> Iterator[bytes]:
     """Yield the queues of one server's fair locks: no list of them is kept, so it looks at every key."""
     for found in scan(server, f"redisson_lock_queue:*{escaped(key_prefix)}*", "TYPE", "list"):
         yield from (queue for queue in found if key_of_queue(queue).startswith(key_prefix))
 
 
-def scan(server: Client, pattern: str, *options: str) -> Iterator[list[bytes]]:
+def scan(server: RedisClient, pattern: str, *options: str) -> Iterator[list[bytes]]:
     """Yield the keys of one server that match a pattern, those of a thousand keys at a time."""
     cursor = b"0"
     while True:

@@ -192,7 +192,7 @@ class Running:
         self._process = subprocess.Popen(
             self._job.command, env=os.environ | environment, process_group=0, pass_fds=alive
         )
-        if not start_thread("locking-await-command", self._await_end):
+        if not start_thread("locking-listen-command", self._await_end):
             self._process.kill()
             raise OSError("no thread can be started to wait for its end")
         for number in self._pending:

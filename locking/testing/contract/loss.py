@@ -65,7 +65,10 @@ class LossContract(ContractBase):
             with get_lock(name, ttl=None) as lease:
                 (single,) = lease.leases
                 first_end = single.taken_at + length
-                until(lambda: single.deadline > first_end + length / 2 or lease.ensure_held(), self.patience)
+                until(
+                    lambda: single.deadline > first_end + length / 2 or single.state is State.LOST,
+                    self.patience,
+                )
                 if (state := lease.state) is State.LOST:
                     lease.ensure_held()  # raises: the machine stood still, and a longer lease is tried
                 assert state is State.HELD

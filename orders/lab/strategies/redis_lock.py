@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
-from locking import distributed_lock
-from orders.lab.cart import Cart
-from orders.lab.strategies.base import Strategy, busy_when_locked_out, lock_names
+from orders.lab.strategies.coordinated import Coordinated
 
 
-class RedisLock(Strategy):
+class RedisLock(Coordinated):
     """Idea:
-        One lock a product, all or none for a cart. The decorator begins the transaction inside the lock and
-        commits it before the release. A watchdog renews the lock, and buyers wait in line instead of polling.
+        One lock a product, all or none for a cart. `locked_transaction` begins the transaction inside the
+        lock and commits it before the release. A watchdog renews the lock, and buyers wait in line instead of
+        polling.
 
     Interleaving:
         A locks, reads 1, sells it, commits, and only then unlocks; the lock is handed to B, which has waited
@@ -29,20 +26,3 @@ class RedisLock(Strategy):
     """
 
     name = "redis_lock"
-    sound = True
-
-    def sell(self, cart: Cart) -> UUID:
-        """Lock, BEGIN, read, decide, write, COMMIT, unlock."""
-        self.checkpoint("waiting")
-        with busy_when_locked_out():
-            order = self._sell_locked(cart)
-        self.checkpoint("unlocked")
-        return order
-
-    @distributed_lock(key=lock_names, wait=Strategy.wait, guarded=True, on_conflict="raise")
-    def _sell_locked(self, cart: Cart) -> UUID:
-        self.checkpoint("locked")
-        products = self.read(cart)
-        self.decide(cart, products)
-        self.take(cart, products)
-        return self.record(cart, products)

@@ -314,7 +314,7 @@ def test_a_redelivered_task_takes_over_its_own_hold_among_others(
                 lease.confirm()
             kept.append((lease, lease.state))
 
-    monkeypatch.setattr(module, "_is_redelivered", lambda task: True)
+    monkeypatch.setattr(module.CeleryTask, "redelivered", True)
     task_under(body, kind=kind, **permits).apply(task_id="task-7").get()
     assert kept == [(before, State.LOST), (first, State.HELD), (last, State.HELD)]
     for lease in (first, last):

@@ -3,6 +3,7 @@
 import itertools
 import json
 import threading
+from datetime import timedelta
 
 import pytest
 from django.db import connections
@@ -38,7 +39,7 @@ def test_a_process_is_ready_when_every_server_answers(monkeypatch):
     monkeypatch.setattr(connections, "settings", {"default": connections.settings["default"]})
     ticks = itertools.count()  # a Redis at hand may answer within 0.05 ms, which is told as 0.0
     monkeypatch.setattr(health, "now", lambda: next(ticks) / 1000)
-    status, body = ask(readiness(within=PATIENCE))
+    status, body = ask(readiness(within=timedelta(seconds=PATIENCE)))
     assert (status, body["status"]) == (200, "ok"), body
     servers = [f"database {alias}" for alias in connections] + [f"locks {alias}" for alias in locks]
     assert list(body["checks"]) == servers

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from locking import BackendUnavailable, LockNotAcquired, get_lock
 from locking.backends.base import Busy
-from locking.contrib import celery as module
-from locking.contrib.celery import QueueSlot, UniqueTask
+from locking.contrib.celery import CeleryTask, QueueSlot, UniqueTask
 from locking.core.handler import locks
 from locking.core.pending_release import release_retrier
 from locking.testing.contract.base import until
@@ -81,7 +80,7 @@ def test_a_redelivered_task_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None
     """A second delivery has an owner of its own, from which the same id is read."""
     first, others = report.delay(2026), []
     before = locks["default"].holder(locks["default"].key(NAME))
-    monkeypatch.setattr(module, "_is_redelivered", lambda task: True)
+    monkeypatch.setattr(CeleryTask, "redelivered", True)
     monkeypatch.setattr(report, "run", lambda year: others.append(_holder_and_result(year)))
     run(report, first)
     ((holder, other),) = others

@@ -24,6 +24,7 @@ from locking import (
 from locking.backends.base import Grant
 from locking.backends.memory import STORES
 from locking.contrib.redisson import get_fair_lock
+from locking.core import kinds
 from locking.core.handler import locks
 from locking.core.lease import State
 from locking.testing.contract.asyncio_ import auntil
@@ -255,6 +256,16 @@ def test_permits_out_of_range_are_refused(on, permits):
     """Before any I/O, with the value and what may be."""
     with pytest.raises(ValueError, match=r"from 1 to 1,000,000, not"):
         get_semaphore("a", permits)
+
+
+def test_another_number_of_permits_is_told_once(on, caplog, monkeypatch):
+    """The first decides, so the second caller waits for what it takes to be free."""
+    monkeypatch.setattr(kinds, "FIRST_PERMITS", {})
+    with caplog.at_level("WARNING", "locking.core.kinds"):
+        for permits in (2, 5, 2, 5):
+            get_semaphore("mail", permits)
+    (record,) = caplog.records
+    assert "the semaphore 'mail' has 2 permits for some callers and 5 for others" in record.getMessage()
 
 
 def test_each_acquisition_is_another_permit_also_in_one_thread(on):

@@ -125,7 +125,7 @@ def test_a_waiter_that_was_paused_does_not_enter_under_an_old_handoff(grants, en
 
 def test_mutant_without_the_rule_a_lease_that_has_ended_is_returned(grants, monkeypatch):
     """The caller goes on as the holder, and so does the next one."""
-    monkeypatch.setattr(SingleLock, "_is_late", lambda lock, grant: False)
+    monkeypatch.setattr(SingleLock, "_kept", lambda lock, grant, since, held: grant)
     grants.delay(1)
     first = get_lock("a", ttl=TTL).acquire()
     second = elsewhere(lambda: get_lock("a", ttl=TTL).acquire(wait=0))

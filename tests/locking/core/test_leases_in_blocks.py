@@ -160,7 +160,7 @@ def test_a_decorated_function_finds_its_lease():
 def test_the_lease_of_several_names_is_one():
     """Inside a function that is locked on a whole basket, extending its lease extends every name."""
 
-    @distributed_lock(keys=["'sku:'+<first>", "'sku:'+<second>"], ttl=10, atomic=False)
+    @distributed_lock(key=["'sku:'+<first>", "'sku:'+<second>"], ttl=10, atomic=False)
     def place(first, second):
         with get_lock("sku:mug"):  # entered again, it stays one of the two
             assert current_lease().names == ("sku:mug", "sku:pen")
@@ -365,10 +365,10 @@ def test_an_interruption_before_the_block_leaves_nothing_held(monkeypatch):
     """A limit strikes when the lock is granted and the block has not begun: nobody would leave it."""
     lock = get_lock("a")
 
-    def interrupted(lease):
+    def interrupted(lease, context, of_block):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(lock, "_begin_block", interrupted)
+    monkeypatch.setattr(lock, "_remember", interrupted)
     with pytest.raises(KeyboardInterrupt), lock:
         pass
     assert not lock.locked()

@@ -1,6 +1,7 @@
 """`Lock` beyond the contract: several names, sharing, assertions, and what is cleaned up when."""
 
 import asyncio
+from datetime import timedelta
 from unittest import mock
 
 import pytest
@@ -125,6 +126,32 @@ def test_part_of_several_names_may_be_held_already():
         with get_lock("a", "b", "c"):
             assert held_locks() == ["a", "b", "c"]
         assert held_locks() == ["b"]
+
+
+def test_a_hold_is_owned_by_its_name_as_re_entry_counts():
+    """Whatever acquired it: another object, the decorator; one name that isn't held is enough for no."""
+    with get_lock("a", ttl=60):
+        assert get_lock("a").owned()
+        assert 50 < get_lock("a").remaining() <= 60
+        assert not get_lock("a", "b").owned()
+        assert not elsewhere(get_lock("a").owned)
+        with get_lock("b"):
+            assert get_lock("a", "b").owned()
+    assert not get_lock("a").owned()
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]])
+def test_a_lease_is_extended_by_a_timedelta(names):
+    """A length of time is taken wherever seconds are."""
+    lock = get_lock(*names, ttl=timedelta(seconds=10), wait=timedelta(0), min_hold=timedelta(0))
+    with lock as lease:
+        lock.extend(timedelta(minutes=2))
+        lease.extend(timedelta(minutes=1))
+        assert 110 < lease.remaining() <= 120
+    assert lock.acquire(wait=timedelta(seconds=1)).remaining() <= 10
+    with lock.attempt(timedelta(0)) as again:
+        assert again
+    lock.release()
 
 
 def test_one_lock_serves_many_threads():
@@ -303,7 +330,7 @@ class TestCancelledTwice:
     def test_a_release_that_fails_behind_it_is_retried(self, monkeypatch):
         """The release goes on without its task, and an outage is noted all the same."""
         scheduled = mock.Mock()
-        monkeypatch.setattr(release_retrier, "schedule_lease", scheduled)
+        monkeypatch.setattr(release_retrier, "schedule", scheduled)
         asked, answer = asyncio.Event(), asyncio.Event()
 
         async def down(key, owner):
@@ -327,4 +354,4 @@ class TestCancelledTwice:
                     await other
 
         asyncio.run(scenario())
-        assert scheduled.call_args.args[0].name == "a"
+        assert scheduled.call_args.args[1] == locks["default"].key("a")

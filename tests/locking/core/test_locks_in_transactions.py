@@ -204,7 +204,9 @@ def test_the_argument_overrides_the_alias(settings: Any) -> None:
 def test_a_decorated_function_may_ignore_the_transaction(settings: Any) -> None:
     """It is released before the outer COMMIT, as its author wants it; its error undoes its own work alone."""
 
-    @distributed_lock(key="'shop'", on_open_transaction="ignore")
+    set_policy(settings, "ignore")
+
+    @distributed_lock(key="'shop'")
     def work(*, fail: bool) -> None:
         Group.objects.create(name=f"fails: {fail}")
         if fail:
@@ -228,7 +230,7 @@ def test_what_needs_a_transaction_of_its_own_refuses_whatever_the_alias_says(set
 def test_a_word_that_can_not_go_together_with_a_fence_is_refused() -> None:
     """Said of one function both is invalid."""
     with pytest.raises(ValueError, match="can't be combined with fenced"):
-        distributed_lock(key="'shop'", fenced=True, on_open_transaction="ignore")
+        locked_transaction("shop", fenced=True, on_open_transaction="ignore").__enter__()
 
 
 def test_a_policy_that_is_none_is_named() -> None:

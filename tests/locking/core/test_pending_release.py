@@ -17,7 +17,7 @@ from locking import (
 )
 from locking.core.handler import locks
 from locking.core.lease import HOLDS, SingleLease, State
-from locking.core.pending_release import PendingRelease, ReleaseQueue, attempt_release, release_retrier
+from locking.core.pending_release import PendingRelease, ReleaseQueue, release_retrier
 from locking.testing.contract.base import until
 from locking.utils.clock import now
 from locking.utils.ownership import client_of_work, new_owner
@@ -34,7 +34,7 @@ def fail(*args):
 
 def retrier_threads():
     """The release_retrier's threads in this process."""
-    return [thread for thread in threading.enumerate() if thread.name == "locking-release-retrier"]
+    return [thread for thread in threading.enumerate() if thread.name == "locking-tidy-releases"]
 
 
 @pytest.fixture
@@ -59,10 +59,10 @@ def test_a_pending_release_is_released_only_after_a_second_answer():
     pending = PendingRelease(backend, "a", owner, until=now() + 60)
     queue = ReleaseQueue()
     queue.releases.append(pending)
-    queue.record(pending, answered=attempt_release(pending))
+    queue.record(pending, answered=pending.attempt())
     assert list(queue.releases) == [pending]
     backend.try_acquire("a", owner, 60.0)  # the pending appears after the first look
-    queue.record(pending, answered=attempt_release(pending))
+    queue.record(pending, answered=pending.attempt())
     assert not queue.releases
     assert backend.holder("a") is None
 
@@ -110,8 +110,8 @@ def test_a_pending_releases_spares_the_holder():
     """Only the pending's own hold is released."""
     with get_lock("a", ttl=60) as lease:
         pending = PendingRelease(locks["default"], "a", new_owner(), until=now() + 60)
-        attempt_release(pending)
-        attempt_release(pending)
+        pending.attempt()
+        pending.attempt()
         holder = locks["default"].holder("a")
         assert holder is not None
         assert holder.owner == lease.owner
@@ -189,7 +189,8 @@ def test_a_hold_whose_release_nobody_answered_is_not_entered_again():
 def test_without_the_rule_it_would_be_entered_again(monkeypatch):
     """The mutant of the test above: it re-enters a hold that may be another's."""
     monkeypatch.setattr(
-        "locking.core.lock.held_by", lambda context, alias, key: HOLDS.get((alias, key, id(context)))
+        "locking.core.lock.held_by",
+        lambda context, alias, key: HOLDS.get((alias, key, id(context)), lambda: None)(),
     )
     _, first = half_released("a")
     monkeypatch.setattr(SingleLease, "ensure_held", lambda lease: None)

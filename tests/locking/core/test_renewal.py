@@ -7,9 +7,10 @@ import pytest
 
 from locking import BackendError, BackendUnavailable, Lease, LockLost, get_lock, get_semaphore
 from locking.backends.base import ask_each
+from locking.core import renewal
 from locking.core.handler import locks
 from locking.core.lease import State
-from locking.core.renewal import _doubt, _settle, renew, renew_due
+from locking.core.renewal import renew, renew_due
 from locking.testing.contract.base import at_leisure, until
 from locking.testing.contract.processes import child
 from locking.utils.clock import now
@@ -36,7 +37,7 @@ def single(lease):
 
 def watchdogs(alias="default"):
     """The threads in this process that renew the leases of an alias."""
-    return [thread for thread in threading.enumerate() if thread.name == f"locking-watchdog-{alias}"]
+    return [thread for thread in threading.enumerate() if thread.name == f"locking-renew-{alias}"]
 
 
 def test_a_lease_of_a_second_lives_for_several(own_redis, locks_on, monkeypatch):
@@ -167,7 +168,7 @@ def test_a_late_renewal_does_not_revive():
 def test_a_renewal_that_ignores_the_deadline_is_caught(monkeypatch):
     """The mutant of the test above: it is held again, though another may have had the lock since."""
     monkeypatch.setattr(
-        "locking.core.renewal._settle", lambda lease, held, since, ttl: lease.prolong(since, ttl)
+        "locking.core.renewal.note_answer", lambda lease, held, since, ttl: lease.prolong(since, ttl)
     )
     lease = single(get_lock("a").acquire())
     lease.deadline = now()
@@ -264,28 +265,26 @@ def test_one_lease_that_fails_costs_no_other_its_renewal(one_fails):
     assert states(one_fails) == ({State.HELD: 199, State.UNKNOWN: 1}, 199)
 
 
-def all_or_nothing(leases, answers, since, ttls):
+def all_or_nothing(answers):
     """Take the rule out: one unknown answer makes all leases unknown."""
-    for lease in leases:
-        _doubt(lease)
+    return [None] * len(answers)
 
 
-def unknown_is_lost(leases, answers, since, ttls):
+def unknown_is_lost(answers):
     """Take the rule out: an unknown answer is a refusal."""
-    for lease, held, ttl in zip(leases, answers, ttls, strict=True):
-        _settle(lease, bool(held), since, ttl)
+    return [bool(answer) for answer in answers]
 
 
-def unknown_is_held(leases, answers, since, ttls):
+def unknown_is_held(answers):
     """Take the rule out: an unknown answer is an extension."""
-    for lease, held, ttl in zip(leases, answers, ttls, strict=True):
-        _settle(lease, held is not False, since, ttl)
+    return [answer is not False for answer in answers]
 
 
 @pytest.mark.parametrize("mutant", [all_or_nothing, unknown_is_lost, unknown_is_held])
 def test_an_unknown_answer_taken_for_another_is_caught(mutant, one_fails, monkeypatch):
     """The mutants of the test above lose the difference between yes, no and unknown."""
-    monkeypatch.setattr("locking.core.renewal._note_answers", mutant)
+    answers = renewal._answers
+    monkeypatch.setattr(renewal, "_answers", lambda *asked: mutant(answers(*asked)))
     renew(one_fails)
     assert states(one_fails) != ({State.HELD: 199, State.UNKNOWN: 1}, 199)
 

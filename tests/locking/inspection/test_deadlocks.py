@@ -26,12 +26,11 @@ from locking import (
 from locking.backends.base import Busy
 from locking.backends.memory import STORES
 from locking.backends.redis import RedisBackend
-from locking.core import waits
 from locking.core.handler import locks
-from locking.core.waits import PUBLISH_AFTER, WAITS
 from locking.exceptions import LockLost
-from locking.inspection import audit, deadlocks, heartbeat, stats
+from locking.inspection import audit, deadlocks, heartbeat, stats, waits
 from locking.inspection.held import Waiter, waiters, waiters_of
+from locking.inspection.waits import PUBLISH_AFTER, WAITS, Wait
 from locking.models import LockEvent
 from locking.testing.contract.processes import child
 from locking.utils.clock import now
@@ -516,7 +515,7 @@ def test_a_free_permit_ends_every_circle_of_its_semaphore(engine, start):
         start(hold_then_wait, get_semaphore("s", 2, ttl=60), "a", threading.Event())
         until(lambda: any(wait.name == "a" for wait in waiters()))
         semaphore: Any = get_semaphore("s", 2)
-        wait = waits.Wait(semaphore, current_context(), now())
+        wait = Wait(semaphore.terms, current_context(), now())
         assert len(permits_out(engine)) == 1
         assert deadlocks.find_circle(wait) is None
 

@@ -11,14 +11,13 @@ import pytest
 
 from locking import LockNotAcquired, distributed_lock, get_lock
 from locking.backends.memory import STORES
-from locking.core.events import SAMPLES
 from locking.core.handler import locks
-from locking.core.lease import HOLDS
+from locking.core.lease import live_leases
 from locking.exceptions import LockLost
 from locking.inspection import heartbeat
 from locking.inspection.heartbeat import IDLE_AFTER, HeartbeatPublisher, figures, records_of
 from locking.inspection.held import held_locks
-from locking.inspection.stats import bucket, middle, stats_of, take_counters
+from locking.inspection.stats import SAMPLES, bucket, middle, stats_of, take_counters
 from locking.testing.contract.base import begin, counted_waiters
 from locking.utils.call_site import activity_of
 from locking.utils.clock import now
@@ -163,7 +162,7 @@ def test_a_sign_of_life_needs_no_new_record(reporter, each_backend):
                 lambda: each_backend.heartbeats([PROCESS.client_id])[PROCESS.client_id].silent > 0.05,
                 "some silence",
             )
-        records = records_of(HOLDS.values())
+        records = records_of(live_leases())
         assert records == reporter._published
         reporter.beat()
         after = each_backend.heartbeats([PROCESS.client_id])[PROCESS.client_id]

@@ -12,7 +12,6 @@ from django.db import ProgrammingError, connection
 from locking import BackendUnavailable, get_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
-from locking.core.waits import WAITS
 from locking.inspection import admin_actions
 from locking.inspection.admin_actions import extend_held, force_release
 from locking.inspection.deadlocks import holders_of
@@ -28,6 +27,7 @@ from locking.inspection.held import (
     waits_for,
 )
 from locking.inspection.waiting import wait_trees
+from locking.inspection.waits import WAITS
 from locking.models import Fence, LockEvent
 from locking.testing import override_locks
 from tests.backends import BACKENDS

@@ -107,7 +107,7 @@ def test_a_decorated_function_tells_its_template(heard):
     @distributed_lock(key="'order:'+<order_id>+':'+<kind|'any'>")
     def pay(order_id, kind=None): ...
 
-    @distributed_lock(keys=["'sku:'+<a>", "'sku:'+<b>"])
+    @distributed_lock(key=["'sku:'+<a>", "'sku:'+<b>"])
     def move(a, b): ...
 
     @distributed_lock
@@ -190,6 +190,6 @@ def test_nothing_is_made_for_nobody(monkeypatch):
     def refuse(*_args, **_kwargs):
         raise AssertionError("an event was built that nobody hears")
 
-    monkeypatch.setattr("locking.core.lease.SingleLease.event", refuse)
+    monkeypatch.setattr("locking.core.lease.SingleLease.facts", refuse)
     with get_lock("a", backend="default"):
         assert new_owner()

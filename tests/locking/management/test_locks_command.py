@@ -16,9 +16,9 @@ from django.core.management import CommandError, call_command
 
 from locking import Lease, LockLost, get_lock, get_semaphore, locked_transaction
 from locking.core.handler import locks
-from locking.core.waits import WAITS
 from locking.inspection.heartbeat import HeartbeatPublisher
 from locking.inspection.held import holds_of
+from locking.inspection.waits import WAITS
 from locking.management.locks import output
 from locking.models import LockEvent
 from tests import ROOT

@@ -1,4 +1,4 @@
-"""The decorator with other kinds of lock, and its `on_lost`."""
+"""The decorator with other kinds of lock."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from locking import (
-    LockLost,
     LockNotAcquired,
     LockTransactionError,
     StaleFencingToken,
@@ -16,7 +15,6 @@ from locking import (
     get_read_lock,
 )
 from locking.core.kinds import ReadLock
-from locking.testing import override_locks, simulate_loss
 from tests.locking.support.helpers import elsewhere
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("memory_locks")]
@@ -105,7 +103,6 @@ def test_another_kind_inside_a_locked_transaction_is_not_taken_for_held(outer: A
         ({"kind": "semaphore"}, "permits must be a whole number from 1"),
         ({"kind": "semaphore", "permits": 2, "fenced": True}, "fenced=True cannot be combined"),
         ({"kind": "read", "fenced": True}, "fenced=True cannot be combined with kind='read'"),
-        ({"on_lost": "print"}, "on_lost='print' must be a callable"),
     ],
 )
 def test_options_that_cannot_be_are_refused_at_decoration(options: Any, told: str) -> None:
@@ -143,35 +140,3 @@ async def test_an_async_function_takes_another_kind() -> None:
         return isinstance(get_read_lock("catalogue"), ReadLock) and await get_read_lock("catalogue").alocked()
 
     assert await read()
-
-
-def test_on_lost_is_called_with_the_lease() -> None:
-    """While the function runs, in a thread of its own."""
-    told: list[str] = []
-    called = threading.Event()
-
-    def note(lease: Any) -> None:
-        told.append(lease.name)
-        called.set()
-
-    @distributed_lock(key="'order:'+<number>", on_lost=note)
-    def pay(number: int) -> None:
-        simulate_loss("order:7")
-        assert called.wait(20)
-
-    with pytest.raises(LockLost):
-        pay(7)
-    assert told == ["order:7"]
-
-
-@override_locks()
-def test_the_template_may_be_given() -> None:
-    """Metrics group by it; without one it is made of the key."""
-    seen: list[Any] = []
-
-    @distributed_lock(key=lambda: "order:7", template="order:<id>")
-    def pay() -> None:
-        seen.extend(single.options.template for single in current_lease().leases)
-
-    pay()
-    assert seen == ["order:<id>"]

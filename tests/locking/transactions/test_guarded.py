@@ -36,14 +36,12 @@ GUARDED: dict[str, Callable[[], str]] = {
     "a fence around a transaction": lambda: owner_in(locked_transaction("a", fenced=True)),
     "a fence around a function": lambda: owner_of_call(fenced=True),
     "a fence and retries": lambda: owner_of_call(fenced=True, retries=2),
-    "a user's word about a function": lambda: owner_of_call(guarded=True, atomic=False),
 }
 LEFT_TO_THE_LEASE: dict[str, Callable[[], str]] = {
     "a lock": lambda: owner_in(get_lock("a")),
     "a token": lambda: owner_in(get_lock("a", fenced=True)),
     "a transaction": lambda: owner_in(locked_transaction("a")),
     "a token for the function itself": lambda: owner_of_call(fenced=True, atomic=False),
-    "a lock that stays": lambda: owner_of_call(guarded=True, release=False, ttl=1),
     "a fenced lock that stays": lambda: owner_of_call(fenced=True, release=False, ttl=1),
     "a lock that stays for a while": lambda: owner_in(get_lock("a", guarded=True, min_hold=0.01)),
 }

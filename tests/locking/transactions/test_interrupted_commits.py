@@ -247,7 +247,7 @@ def test_the_log_says_why_the_lock_stays(gate: Gate, caplog: pytest.LogCaptureFi
     """The log of a lock that nobody releases names the COMMIT."""
     with pytest.raises(Limit):
         in_a_block()
-    assert "nobody answered a COMMIT under the lock 'shop'" in caplog.text
+    assert "the answer to a COMMIT under the lock 'shop' is missing" in caplog.text
 
 
 # --- what has ended releases at once ----------------------------------------------------------------------

@@ -8,10 +8,11 @@ from unittest.mock import Mock
 import pytest
 from celery import Celery, Task
 from celery.exceptions import Retry
+from django.conf import settings
 from django.contrib.auth.models import Group
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from django.test import RequestFactory
+from django.test import RequestFactory, override_settings
 
 from locking import BackendUnavailable, LockLost, current_lease, distributed_lock
 from locking.core.handler import locks
@@ -75,9 +76,10 @@ def test_a_holder_that_the_fence_refused_has_lost_its_lock_as_well(rf: RequestFa
 
 def selling_inside_another_transaction(request: HttpRequest) -> None:
     """Call a view that loses its lock, in a transaction that has written."""
-    with transaction.atomic():
+    ignoring = {"default": {**settings.LOCKING["default"], "ON_OPEN_TRANSACTION": "ignore"}}
+    with override_settings(LOCKING=ignoring), transaction.atomic():
         Group.objects.create(name="outer")
-        losing_view(on_open_transaction="ignore")(request)
+        losing_view()(request)
 
 
 def test_inside_another_transaction_the_error_is_raised(rf: RequestFactory) -> None:

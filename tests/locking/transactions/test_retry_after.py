@@ -16,7 +16,7 @@ from locking import (
     distributed_lock,
     get_lock,
 )
-from locking.core import events
+from locking.core import estimates
 from locking.testing import simulate_contention
 from tests.locking.support.helpers import elsewhere
 
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def _no_holds_so_far(memory_locks: None) -> Iterator[None]:
-    events._USUAL.clear()
+    estimates._USUAL.clear()
     yield
-    events._USUAL.clear()
+    estimates._USUAL.clear()
 
 
 def refused(view: Callable[..., Any]) -> int:
@@ -106,12 +106,9 @@ def test_what_is_left_to_its_ttl_is_told_exactly() -> None:
 def test_a_minimal_hold_counts_until_others_may_have_the_lock() -> None:
     """The body was quick, and the lock is kept for a minute all the same."""
 
-    @distributed_lock(key="'beat'", min_hold=60)
-    def beat() -> None:
+    with get_lock("beat", min_hold=60, template="beat"):
         pass
-
-    beat()
-    assert 55 < (events.usual_hold("default", "beat") or 0.0) < 61
+    assert 55 < (estimates.usual_hold("default", "beat") or 0.0) < 61
 
 
 def test_an_error_keeps_its_estimate_in_another_process() -> None:
@@ -126,11 +123,11 @@ def test_an_error_keeps_its_estimate_in_another_process() -> None:
 
 def test_groups_beyond_the_limit_count_for_their_alias(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names that were given as templates by mistake fill no memory."""
-    monkeypatch.setattr(events, "MOST_GROUPS", 1)
-    events.held("default", "a", 1.0)
-    events.held("default", "b", 3.0)
-    assert events.usual_hold("default", "b") is None
-    assert events.usual_hold("default", None) == 3.0
+    monkeypatch.setattr(estimates, "MOST_GROUPS", 1)
+    estimates.note_hold("default", "a", 1.0)
+    estimates.note_hold("default", "b", 3.0)
+    assert estimates.usual_hold("default", "b") is None
+    assert estimates.usual_hold("default", None) == 3.0
 
 
 def test_contention_in_a_test_answers_as_a_real_one(client: Any) -> None:

@@ -16,7 +16,6 @@ from locking import get_lock
 from locking.core.renewal import Watchdogs
 from locking.testing.contract.base import until
 from locking.testing.contract.processes import child
-from locking.utils import background
 from locking.utils.background import Worker, after_fork, start_thread
 from locking.utils.clock import now
 
@@ -34,8 +33,7 @@ def no_threads(monkeypatch):
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    yield allowed
-    background._NOT_STARTED.clear()
+    return allowed
 
 
 @pytest.fixture
@@ -91,17 +89,6 @@ def test_a_worker_that_could_not_start_starts_at_its_next_use(calls, no_threads,
     no_threads.set()
     assert worker.wake()
     until(lambda: made, PATIENCE)
-
-
-def test_a_running_worker_starts_one_that_could_not(calls, no_threads):
-    """A worker that runs retries the start of another, so that nothing waits for the next use."""
-    worker, made = calls
-    assert not worker.wake()
-    no_threads.set()
-    healer = Worker("locking-healer", lambda: math.inf)
-    assert healer.wake()
-    until(lambda: made, PATIENCE)
-    healer.stop()
 
 
 @pytest.mark.usefixtures("memory_locks")
@@ -258,18 +245,29 @@ def test_one_module_starts_threads_and_hears_of_forks():
     assert users == {"utils/background.py", "testing/contract/base.py"}
 
 
-def test_a_start_that_is_noted_too_early_is_caught(calls, no_threads, monkeypatch):
-    """The mutant of the first test: noted before it runs, a thread that failed is never started again."""
-    worker, made = calls
-    started = background._started
+KINDS = ("locking-renew", "locking-listen", "locking-tidy", "locking-call")
 
-    def noted_early(name, run):
-        worker._thread = threading.Thread()
-        return started(name, run)
 
-    monkeypatch.setattr(background, "_started", noted_early)
-    worker.wake()
-    no_threads.set()
-    worker.wake()
-    assert worker.running
-    assert not made
+def test_there_are_four_kinds_of_thread():
+    """The name of each thread in the package begins with its kind, and the page on threads lists the four."""
+    package = Path(locking.__file__).parent
+    started = re.compile(r"(?:Worker|start_thread)\(\s*f?\"([\w-]+)")
+    names = {name for path in package.rglob("*.py") for name in started.findall(path.read_text())}
+    assert {name.rstrip("-") for name in names if not name.startswith(KINDS)} == set()
+    assert {kind for kind in KINDS if any(name.startswith(kind) for name in names)} == set(KINDS)
+    page = (package.parent / "docs/library/explanation/threads.md").read_text()
+    assert tuple(re.findall(r"^\| `(locking-\w+)` \|", page, re.MULTILINE)) == KINDS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the names of threads")
+def test_the_system_shows_the_name_of_a_thread():
+    """`ps` and `top` show which thread is at work."""
+    seen: list[str] = []
+
+    def read():
+        seen.append(Path(f"/proc/self/task/{threading.get_native_id()}/comm").read_text().strip())
+
+    thread = start_thread("locking-call-a-long-name", read)
+    assert thread is not None
+    thread.join(PATIENCE)
+    assert seen == ["locking-call-a-"]

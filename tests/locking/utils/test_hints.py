@@ -18,7 +18,7 @@ from locking import (
 from locking.contrib.redisson import get_fair_lock
 from locking.core.options import CheckedOptions, LockOptions
 from locking.testing import override_locks
-from locking.transactions.decorator import DecoratorOptions, Options
+from locking.transactions.decorator import OPTIONS, Options
 
 TAKES_OPTIONS: dict[str, Callable[..., object]] = {
     "get_lock": partial(get_lock, "a"),
@@ -67,6 +67,17 @@ def test_types_and_defaults_name_the_same_options() -> None:
     """What type checkers accept is what the functions take."""
     defaults = {field.name for field in fields(CheckedOptions)}
     assert set(LockOptions.__annotations__) == defaults - {"kind", "permits"}
-    assert set(DecoratorOptions.__annotations__) | {"on_conflict"} == {
-        field.name for field in fields(Options)
-    }
+    assert {field.name for field in fields(Options)} >= OPTIONS
+
+
+def test_the_decorator_has_at_most_fourteen_options() -> None:
+    """A new one names what goes (ADR 61)."""
+    assert len(OPTIONS) <= 14
+
+
+@pytest.mark.parametrize("name", sorted({field.name for field in fields(Options)} - OPTIONS))
+def test_an_option_of_the_lock_is_answered_with_its_place(name: str) -> None:
+    """What only tunes the lock belongs to a block in the function."""
+    given: dict[str, Any] = {name: None}
+    with pytest.raises(TypeError, match=rf"with locked_transaction\(…, {name}=…\)"):
+        distributed_lock(**given)

@@ -8,6 +8,7 @@ from inventory.models import StockField
 class Book(models.Model):
     title = models.CharField(max_length=200)
     price = models.DecimalField(max_digits=8, decimal_places=2, default=10)
+    low_since = models.DateTimeField(null=True)
     stock = StockField()
 
     def __str__(self) -> str:

@@ -304,12 +304,18 @@ def test_an_open_transaction_may_take_one(using):
     assert not elsewhere(_closing(using, lambda: _is_refused(using)))
 
 
-@pytest.mark.parametrize("options", [{"min_hold": 60}, {"release": False, "ttl": 60}], ids=str)
-def test_what_would_outlast_the_transaction_is_refused(using, options):
+OUTLASTING = {
+    "release=False": lambda using: distributed_lock(key="'scoped'", using=using, release=False, ttl=60),
+    "min_hold": lambda using: locked_transaction("scoped", using=using, min_hold=60),
+}
+
+
+@pytest.mark.parametrize("option", OUTLASTING)
+def test_what_would_outlast_the_transaction_is_refused(using, option):
     """The lock ends with COMMIT: a function that must not run again at once would, and nobody would know."""
     runs = []
-    submit = distributed_lock(key="'scoped'", using=using, **options)(lambda: runs.append(1))
+    submit = OUTLASTING[option](using)(lambda: runs.append(1))
     for _ in range(2):
-        with pytest.raises(LockNotSupported, match=f"{next(iter(options))}"):
+        with pytest.raises(LockNotSupported, match=option):
             submit()
     assert runs == []

@@ -33,7 +33,7 @@ from locking.backends.redis.cluster import Address, Cluster, SlotMap
 from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import ReplicaAck, Server, Sleep
 from locking.backends.redis.scripts import command
-from locking.backends.redis.transport import Client, Transport
+from locking.backends.redis.transport import RedisClient, Transport
 from locking.backends.redis.verbs import Servers
 from locking.contrib.redisson import get_fair_lock
 from locking.core.breaker import breaker
@@ -205,7 +205,7 @@ class ModelConnection:
 
     @property
     def _sock(self) -> ModelConnection | None:
-        """What redis-py has while it is connected; see `compat.is_open`."""
+        """What redis-py has while it is connected; see `compat.read_within`."""
         return self if self.is_connected else None
 
     def open(self) -> None:
@@ -854,11 +854,11 @@ def model_servers(
         index, slots = Index("", clustered=False), SlotMap([home])
         slots.learn([[0, 16383, [b"model", port]]], home)
         return Servers(
-            Client(Cluster(slots, for_threads, "default", index, ack)),
+            RedisClient(Cluster(slots, for_threads, "default", index, ack)),
             EventLoops(lambda: Cluster(slots, for_tasks, "default", index, ack)),
         )
     index = Index("")
     return Servers(
-        Client(Server(for_threads(home), "default", index, ack)),
+        RedisClient(Server(for_threads(home), "default", index, ack)),
         EventLoops(lambda: Server(for_tasks(home), "default", index, ack)),
     )

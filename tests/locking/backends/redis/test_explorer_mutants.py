@@ -96,12 +96,13 @@ def one_error_for_all_leases(patch):
 
 def an_unknown_answer_is_that_of_all_leases(patch):
     """One lease that isn't renewed has all of the batch count as lost: audit defect 4."""
-    note = renewal._note_answers
+    answers_of = renewal._answers
 
-    def note_answers(leases, answers, since, ttls):
-        note(leases, answers if all(answers) else [False] * len(answers), since, ttls)
+    def answers(*asked):
+        known = answers_of(*asked)
+        return known if all(known) else [False] * len(known)
 
-    patch.setattr(renewal, "_note_answers", note_answers)
+    patch.setattr(renewal, "_answers", answers)
 
 
 def a_release_unregisters_any_lease(patch):

@@ -144,7 +144,7 @@ def test_by_counting_up_a_lost_count_the_semaphore_would_shrink(server, monkeypa
     read, rule = scripts._read, b"if redis.call('EXISTS', KEYS[1]) == 1 then"
     assert rule in read("release_permit")
     monkeypatch.setattr(scripts, "_read", lambda name: read(name).replace(rule, b"if true then"))
-    monkeypatch.setattr(kinds.Semaphore, "RELEASE", scripts.Script(*kinds.Semaphore.RELEASE._files))
+    monkeypatch.setattr(kinds.Semaphore, "RELEASE", scripts.Script(*kinds.Semaphore.RELEASE.names))
     lease = get_semaphore("a", 3, ttl=FAR).acquire()
     server.delete("a")
     lease.release()
@@ -167,7 +167,7 @@ def test_without_the_proof_a_latch_would_be_counted_down(server, monkeypatch):
     read, rule = scripts._read, b"redis.call('EXISTS', KEYS[5], KEYS[3], KEYS[2]) == 0"
     assert rule in read("permits")
     monkeypatch.setattr(scripts, "_read", lambda name: read(name).replace(rule, b"false"))
-    monkeypatch.setattr(kinds.Semaphore, "ACQUIRE", scripts.Script(*kinds.Semaphore.ACQUIRE._files))
+    monkeypatch.setattr(kinds.Semaphore, "ACQUIRE", scripts.Script(*kinds.Semaphore.ACQUIRE.names))
     server.set("a", 3)
     assert get_semaphore("a", 3).try_acquire()
     assert server.get("a") == b"2"
@@ -217,7 +217,7 @@ def test_every_script_may_be_sent_twice(own_redis, proxy, locks_on, get, acquire
     with get("a", ttl=FAR) as lease:  # so that the server knows the scripts
         lease.extend(FAR)
     for script in (acquire, extend, release):
-        proxy.lose_reply_to(script._by_digest)
+        proxy.lose_reply_to(script.by_digest)
     with get("a", ttl=5) as lease:
         assert lease.backend.holder("a").count == 1
         lease.extend(FAR)
@@ -386,7 +386,7 @@ def test_a_pending_release_reader_is_released(own_redis, proxy, locks_on):
     locks_on(f"redis://127.0.0.1:{proxy.port}/0")
     with get_read_lock("a", ttl=FAR):
         pass
-    proxy.lose_reply_to(kinds.Read.ACQUIRE._by_digest, times=2)
+    proxy.lose_reply_to(kinds.Read.ACQUIRE.by_digest, times=2)
     with pytest.raises(BackendUnavailable):
         get_read_lock("a", ttl=FAR).acquire()
     until(lambda: not own_redis.client.exists("a"), PATIENCE)

@@ -20,9 +20,9 @@ from locking.testing.contract.base import begin, counted_waiters, elsewhere, unt
 from locking.testing.contract.processes import child
 from locking.utils.clock import now
 
-ACQUIRE = scripts.ACQUIRE._by_digest
-RELEASE = scripts.RELEASE._by_digest
-EXTEND = scripts.EXTEND._by_digest
+ACQUIRE = scripts.ACQUIRE.by_digest
+RELEASE = scripts.RELEASE.by_digest
+EXTEND = scripts.EXTEND.by_digest
 PATIENCE = 30.0
 
 

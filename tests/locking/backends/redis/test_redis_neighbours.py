@@ -282,7 +282,7 @@ def test_if_the_first_three_listened_nobody_would(server, java, monkeypatch, ins
     read, rule = scripts._read, b"is_first_of_process(ARGV[4])"
     assert rule in read("acquire")
     monkeypatch.setattr(scripts, "_read", lambda name: read(name).replace(rule, instead))
-    monkeypatch.setattr(scripts, "ACQUIRE", scripts.Script(*scripts.ACQUIRE._files))
+    monkeypatch.setattr(scripts, "ACQUIRE", scripts.Script(*scripts.ACQUIRE.names))
     _hold(server, java)
     _dead_places(server, 3)
     place = locks["default"].waiter("a", new_owner(), 60.0)

@@ -52,8 +52,8 @@ def test_a_script_that_tells_the_first_only_is_found_out(backend, monkeypatch):
     cut = {"handoff": (b"0, -1)) do\n        local owner,", b"0, 0)) do\n        local owner,")}
     cut["extend_fair"] = (b"0, -1) or {}", b"0, 0) or {}")
     monkeypatch.setattr(scripts, "_read", lambda name: real(name).replace(*cut.get(name, (b"", b""))))
-    monkeypatch.setattr(kinds, "SHORTEN", scripts.Script(*scripts.SHORTEN._files))
-    monkeypatch.setattr(kinds.Fair, "EXTEND", scripts.Script(*kinds.Fair.EXTEND._files))
+    monkeypatch.setattr(kinds, "SHORTEN", scripts.Script(*scripts.SHORTEN.names))
+    monkeypatch.setattr(kinds.Fair, "EXTEND", scripts.Script(*kinds.Fair.EXTEND.names))
     assert end_that_the_second_knows(backend, 0.3) is None
 
 
@@ -90,5 +90,5 @@ def test_a_handoff_that_tells_nobody_else_is_found_out(own_redis, locks_on, monk
     """The mutant leaves those behind to sleep until the end of the former lease."""
     real = scripts._read
     monkeypatch.setattr(scripts, "_read", lambda name: real(name).replace(b"or tonumber(ttl) < left", b""))
-    monkeypatch.setattr(scripts, "RELEASE", scripts.Script(*scripts.RELEASE._files))
+    monkeypatch.setattr(scripts, "RELEASE", scripts.Script(*scripts.RELEASE.names))
     assert end_after_a_handoff(locks_on, own_redis, 0.3) is None

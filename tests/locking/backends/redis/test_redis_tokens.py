@@ -37,7 +37,7 @@ def granted_at(server, micros, *, fenced=False, name="a", rule=b"", instead=b"")
 
     `instead` takes the place of `rule` in the script: a mutant.
     """
-    source = b"\n".join(scripts._read(part) for part in scripts.ACQUIRE._files)
+    source = b"\n".join(scripts._read(part) for part in scripts.ACQUIRE.names)
     assert rule in source, "the rule isn't written like this any more"
     keys = [name if key == "a" else key.replace("{a}", f"{{{name}}}") for key in KEYS]
     arguments = [new_owner(), 60_000, int(fenced), "", micros]

@@ -37,6 +37,7 @@ class Migration(migrations.Migration):
                 ),
                 ("title", models.CharField(max_length=200)),
                 ("price", models.DecimalField(decimal_places=2, default=10, max_digits=8)),
+                ("low_since", models.DateTimeField(null=True)),
                 (
                     "stock",
                     inventory.fields.StockField(

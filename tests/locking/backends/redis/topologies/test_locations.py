@@ -16,7 +16,7 @@ from locking import BackendUnavailable, get_lock
 from locking.backends.redis import topology
 from locking.backends.redis.async_transport import connections_like
 from locking.backends.redis.cluster import Address
-from locking.backends.redis.transport import new_connection
+from locking.backends.redis.transport import ThreadConnection
 from locking.core.handler import locks
 from tests.locking.backends.redis.topologies.servers import (
     Server,
@@ -58,7 +58,7 @@ def test_tasks_verify_certificates_as_threads_do():
     flags = "ssl_exclude_verify_flags=VERIFY_X509_STRICT&ssl_include_verify_flags=VERIFY_CRL_CHECK_LEAF"
     pool = ConnectionPool.from_url(f"rediss://cache.example/0?{flags}")
     task: Any = connections_like(pool).make()
-    thread: Any = new_connection(pool)
+    thread: Any = ThreadConnection(pool).connection
     assert task.include_verify_flags == thread.ssl_include_verify_flags != []
     assert task.exclude_verify_flags == thread.ssl_exclude_verify_flags != []
 
@@ -77,7 +77,7 @@ def test_a_cache_on_a_cluster_is_reached_by_tls_where_its_client_is(settings, mo
     monkeypatch.setattr(topology, "_client_of_cache", lambda settings: client)
     settings.LOCKING = {"default": {"CACHE": "default"}}
     backend: Any = locks["default"]
-    made = backend.calls._server(Address("192.0.2.1", 1)).transport.make()
+    made = backend.calls._server(Address("192.0.2.1", 1)).transport.make().connection
     assert type(made) is kind
     assert made.host == "192.0.2.1"
 

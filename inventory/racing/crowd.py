@@ -1,12 +1,17 @@
-"""Running the same work in many threads or processes at once."""
+"""Running work in many threads or processes at once: every race of this package begins here.
+
+It needs Django and no app of the package, so that a team can race code that has never heard of it.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from django.db import connections
@@ -49,18 +54,13 @@ def race_processes(
     Returns:
         For each the exit status: 0, or minus the signal that ended it.
     """
-    context = get_context("fork")
-    begin = context.Barrier(processes)
-    connections.close_all()  # a child must not use its parent's
+    begin = get_context("fork").Barrier(processes)
 
     def run(number: int) -> None:
-        connections.close_all()
         begin.wait()
         work(number)
 
-    children = [context.Process(target=run, args=(number,)) for number in range(processes)]
-    for child in children:
-        child.start()
+    children = fork(run, processes)
     if kill is not None:
         while when is not None and not when() and children[kill].is_alive():
             pass
@@ -69,3 +69,17 @@ def race_processes(
     for child in children:
         child.join()
     return [child.exitcode for child in children]
+
+
+def fork(work: Callable[[int], Any], processes: int) -> list[BaseProcess]:
+    """Start `work(number)` in forked processes, which share no database connection with their parent."""
+    context = get_context("fork")
+    connections.close_all()
+    children: list[BaseProcess] = [
+        context.Process(target=work, args=(number,), daemon=True) for number in range(processes)
+    ]
+    with warnings.catch_warnings():  # of threads that aren't in the child: it starts its own
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for child in children:
+            child.start()
+    return children
