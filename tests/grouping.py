@@ -10,6 +10,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 # The longest first. A test belongs to the first that is found in its address.
 GROUPS = [
+    r"/histories/",  # they make the same hosts
     r"\[.*etcd",
     r"\[.*zookeeper|/test_curator",
     r"\[.*mariadb",

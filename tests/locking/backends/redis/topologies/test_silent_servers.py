@@ -65,6 +65,7 @@ def ask_all(request: pytest.FixtureRequest) -> Iterator[Callable[..., list[Any]]
 @pytest.fixture(params=["one server", "cluster"])
 def frozen(request: pytest.FixtureRequest, start: Callable[..., Server], settings: Any) -> Iterator[Any]:
     """A server that is frozen in the test, names that it has, and a name that another server has."""
+    location: str | list[str]
     if request.param == "cluster":
         cluster = Cluster(start, cluster_node_timeout=30_000)
         server, location = cluster.masters[1], cluster.location
