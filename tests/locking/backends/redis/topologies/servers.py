@@ -199,9 +199,9 @@ class Cluster:
         """How LOCKING names it: any two of its nodes are enough."""
         return [f"redis://127.0.0.1:{node.port}" for node in self.nodes[1:3]]
 
-    def owner(self, name: str) -> Server:
-        """Return the node that answers for `name` itself instead of pointing at another."""
-        return next(node for node in self.nodes if self._answers(node, name))
+    def owner(self, name: str) -> Server | None:
+        """Return the node that answers for `name` itself; None while a dead one's slots have no other."""
+        return next((node for node in self.nodes if self._answers(node, name)), None)
 
     @staticmethod
     def _answers(node: Server, name: str) -> bool:
