@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +78,7 @@ def leader_cut_off(scene: Scene) -> Generator[None]:
     leader = scene.system.leader()
     here, there = scene.some_clients()
     cut([leader.host, *here], [*scene.others(leader.host), *there])
-    with _promotion(scene, leader):
+    with _Promotion(scene, leader):
         yield
     heal()
 
@@ -96,7 +96,7 @@ def one_way(scene: Scene) -> Generator[None]:
     """What the leader sends to the other servers and two clients is dropped; what they send arrives."""
     leader = scene.system.leader()
     cut([leader.host], [*scene.others(leader.host), *scene.some_clients()[0]], one_way=True)
-    with _promotion(scene, leader):
+    with _Promotion(scene, leader):
         yield
     heal()
 
@@ -135,15 +135,14 @@ def killed_server(scene: Scene) -> Generator[None]:
     """kill -9 of the leader."""
     leader = scene.system.leader()
     leader.kill()
-    with _promotion(scene, leader):
+    with _Promotion(scene, leader):
         yield
 
 
 def killed_client(scene: Scene) -> Generator[None]:
-    """kill -9 of one client and then another, in the middle of whatever they do; each is started again."""
-    for client in scene.chance.sample(list(scene.clients), 2):
+    """kill -9 of one client and then another, each between its read and its write; both are started again."""
+    for client in _in_sections(scene):
         client.kill()
-        time.sleep(1)
     yield
 
 
@@ -151,16 +150,17 @@ def frozen_server(scene: Scene) -> Generator[None]:
     """SIGSTOP of the leader for longer than the lease, then SIGCONT."""
     leader = scene.system.leader()
     leader.freeze()
-    with _promotion(scene, leader):
+    with _Promotion(scene, leader):
         yield
     leader.thaw()
 
 
 def frozen_client(scene: Scene) -> Generator[None]:
-    """SIGSTOP of two clients for longer than the lease, then SIGCONT."""
-    frozen = scene.chance.sample(list(scene.clients), 2)
-    for client in frozen:
+    """SIGSTOP of two clients for longer than the lease, each between its read and its write."""
+    frozen = []
+    for client in _in_sections(scene):
         client.freeze()
+        frozen.append(client)
     yield
     for client in frozen:
         client.thaw()
@@ -181,10 +181,10 @@ def failover(scene: Scene) -> Generator[None]:
     """The leader is killed in the middle of a hand-over which it has told no follower of."""
     leader = scene.system.leader()
     cut([leader.host], scene.others(leader.host), one_way=True)
-    _next_release(scene.log)
+    _next_call(scene.log, '"action": "release"')
     leader.kill()
     heal()
-    with _promotion(scene, leader):
+    with _Promotion(scene, leader):
         yield
 
 
@@ -233,7 +233,7 @@ def applies(name: str, system: System) -> bool:
     return servers >= needed.get(name, 1)
 
 
-class _promotion:
+class _Promotion:
     """Promotes a standby while the fault lasts, where the servers don't elect a leader themselves."""
 
     def __init__(self, scene: Scene, lost: Server) -> None:
@@ -252,14 +252,30 @@ class _promotion:
         self.thread.join()
 
 
-def _next_release(folder: Path, within: float = 3.0) -> None:
-    """Wait until some client calls a release."""
-    ends = {path: path.stat().st_size for path in folder.glob("c*.jsonl")}
+def _in_sections(scene: Scene) -> Iterator[Frozen]:
+    """Wait until a client is between its read and its write, and return it; then another one, elsewhere."""
+    able = scene.system.abilities
+    kinds = ["confirmed"] * 2 if able.in_transaction else ["bare", "fenced" if able.fenced else "confirmed"]
+    done: list[str] = []
+    for kind in kinds:
+        host = _next_call(scene.log, f'"section", "key": "{kind}', done)
+        client = next((one for one in scene.clients if one.host == host), None)
+        if client is not None:
+            done.append(client.host)
+            yield client
+
+
+def _next_call(folder: Path, text: str, but: Sequence[str] = (), within: float = 3.0) -> str | None:
+    """Wait until a client's log has a new line with `text`, and return its host; None = not in time."""
+    ends = {path: path.stat().st_size for path in folder.glob("c*.jsonl") if path.stem not in but}
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
         for path, end in ends.items():
             with suppress(OSError), path.open("rb") as file:
                 file.seek(end)
-                if b'"action": "release"' in file.read():
-                    return
+                new = file.read()
+                ends[path] += len(new)
+                if text.encode() in new:
+                    return path.stem
         time.sleep(0.001)
+    return None

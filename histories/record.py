@@ -160,7 +160,8 @@ def figures(record: Record, begin: int, end: int) -> Figures:
                 values.setdefault(event.kind, Counter())[event.facts["value"]] += 1
         elif event.kind == "lock" and event.facts["action"] == "acquire" and event.outcome == "ok":
             grants["lock"].append(event.back)
-    seconds = {(at - begin) // 10**9 for its in grants.values() for at in its if begin <= at < end}
+    whole = (end - begin) // 10**9
+    seconds = {(at - begin) // 10**9 for its in grants.values() for at in its} & set(range(whole))
     gaps = [
         later - earlier
         for its in grants.values()
@@ -170,7 +171,7 @@ def figures(record: Record, begin: int, end: int) -> Figures:
     return Figures(
         operations=len(record.events),
         unknown=sum(event.outcome in ("", "unknown") for event in record.events),
-        availability=round(len(seconds) / max(1, -((begin - end) // 10**9)), 3),
+        availability=round(len(seconds) / max(1, whole), 3),
         next_holder=round(max(gaps, default=end - begin) / 1e9, 1),
         lost={kind: counted.total() - len(counted) for kind, counted in values.items()},
     )

@@ -27,7 +27,7 @@ from histories import checker, hosts, record
 from histories.client import Config
 from histories.models import Operation, is_linearizable
 from histories.nemeses import NEMESES, Scene, applies
-from histories.servers import ACCOUNT, until, with_clock
+from histories.servers import ACCOUNT, NotReady, until, with_clock
 from histories.systems import LEASE, SYSTEMS, PostgresServer, System, entry
 
 FAULT: Final = 2.4 * LEASE
@@ -141,15 +141,24 @@ class Runner:
         return Config(system.locking(), databases, system.abilities, cell, str(log), self.wrong)
 
     def run(self, name: str, nemeses: Iterable[str]) -> Iterable[Cell]:
-        """Run one system under each of the nemeses."""
-        system = SYSTEMS[name]()
+        """Run one system under each of the nemeses; one that doesn't come back whole is made afresh."""
+        system: System | None = None
         try:
-            system.start()
             for nemesis in nemeses:
-                if applies(nemesis, system):
+                if system is None:
+                    system = SYSTEMS[name]()
+                    system.start()
+                if not applies(nemesis, system):
+                    continue
+                try:
                     yield self.cell(name, system, nemesis)
+                except NotReady as error:
+                    print(f"{name:10} {nemesis:17} not judged: {error}", flush=True)
+                    system.stop()
+                    system = None
         finally:
-            system.stop()
+            if system is not None:
+                system.stop()
 
     def cell(self, name: str, system: System, nemesis: str) -> Cell:
         """Run clients under one nemesis, and judge what they have logged."""
@@ -160,7 +169,7 @@ class Runner:
         config = self.config(system, str(seed), folder)
         config.write(folder / "config.json")
         self._make_registers(config, folder / "config.json")
-        begin, end = self._harm(system, nemesis, folder, random.Random(seed))
+        begin, end = self._harm(system, nemesis, folder, random.Random(seed))  # noqa: S311 - a test's
         seen = record.read(folder)
         figures = asdict(record.figures(seen, begin, end))
         verdicts = self.verdicts(record.histories(seen))
@@ -217,7 +226,7 @@ class Runner:
         scene.system.restore()
 
     def verdicts(self, histories: dict[checker.History, list[Operation]]) -> dict[str, str]:
-        """Judge each history: by Porcupine, or where Go isn't there by the checker in Python if it is short."""
+        """Judge each history: by Porcupine; without Go by the checker in Python, if it is short."""
         if self.program is not None:
             lines = ((history, one) for history, operations in histories.items() for one in operations)
             said = checker.judge(self.program, lines)
