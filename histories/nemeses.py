@@ -178,7 +178,7 @@ def clock(scene: Scene) -> Generator[None]:
 
 
 def failover(scene: Scene) -> Generator[None]:
-    """The leader is killed in the middle of a hand-over which it has told no follower of."""
+    """The leader is killed in the middle of a hand-over that no follower has heard of."""
     leader = scene.system.leader()
     cut([leader.host], scene.others(leader.host), one_way=True)
     _next_call(scene.log, '"action": "release"')

@@ -46,11 +46,19 @@ class Event:
         """What the lock's name begins with."""
         return str(self.facts["key"]).partition("-")[0]
 
-    def operation(self, action: str, *, call: int = 0, back: int = 0, maybe: bool = False) -> Operation:
+    def operation(self, action: str, *, back: int = 0, maybe: bool = False) -> Operation:
         """Return it for the checker."""
-        facts = {name: self.facts.get(name, empty) for name, empty in (("owner", ""), ("mode", ""))}
-        numbers = {name: self.facts.get(name) or 0 for name in ("token", "value")}
-        return Operation(action, call or self.call, back or self.back, maybe=maybe, **facts, **numbers)
+        facts = self.facts
+        return Operation(
+            action,
+            self.call,
+            back or self.back,
+            owner=facts.get("owner", ""),
+            token=facts.get("token", 0),
+            value=facts.get("value", 0),
+            mode=facts.get("mode", ""),
+            maybe=maybe,
+        )
 
 
 @dataclass

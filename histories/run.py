@@ -23,7 +23,7 @@ from typing import IO, Any, Final
 
 import psycopg
 
-from histories import checker, hosts, record
+from histories import checker, hosts, record, table
 from histories.client import Config
 from histories.models import Operation, is_linearizable
 from histories.nemeses import NEMESES, Scene, applies
@@ -257,17 +257,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if reason := hosts.obstacle():
         raise SystemExit(f"histories: {reason}")
     print(f"seed {given.seed}", flush=True)
+    seen: list[table.Seen] = []
     runner = Runner(given.seed, given.seconds, given.wrong)
     try:
         for name in given.systems.split(","):
             for cell in runner.run(name, given.nemeses.split(",")):
                 print(cell.line(), flush=True)
+                seen.append(asdict(cell))
                 if given.json:
                     keep(given.json, cell)
     finally:
         if given.keep:
             shutil.copytree(hosts.HOME / "logs", given.keep, dirs_exist_ok=True)
         runner.close()
+        print("", table.mistakes(seen) if given.wrong else table.tables(seen), sep="\n")
 
 
 def keep(path: Path, cell: Cell) -> None:
