@@ -261,7 +261,7 @@ class Client:
                 value = cursor.fetchone()[0]
                 self.rest(0.02, 0.15)
                 reached = "wrote"
-                token = lease.leases[0].token if how == "fenced" else 0
+                token = lease.leases[0].token if lease and how == "fenced" else 0
                 self.log.write(
                     operation, "wrote", value=value, token=token, owner=lease.owner if lease else ""
                 )

@@ -18,6 +18,8 @@ HEAD: Final = (
     " | `get_lock` | `locked_transaction` | `fenced=True` |\n|---|---:|---:|---:|---|---|---|---|"
 )
 LOCKS: Final = ("lock", "semaphore", "read_write")
+NO_WAY: Final = {("advisory", "owner"), ("rowlock", "owner"), ("rowlock", "lease")}
+"""Mistakes that can't be made: the lock is one session's or transaction's, and ends with it."""
 
 Seen = dict[str, Any]
 
@@ -88,7 +90,9 @@ def mistakes(cells: Iterable[Seen]) -> str:
     for cell in cells:
         if cell["wrong"]:
             found = [kind for kind, verdict in cell["verdicts"].items() if verdict == "Illegal"]
-            wrong.setdefault(cell["system"], {})[cell["wrong"]] = ", ".join(found) or "not found"
+            shown = ", ".join(found).replace("_", "-") or "not found"
+            no_way = (cell["system"], cell["wrong"]) in NO_WAY
+            wrong.setdefault(cell["system"], {})[cell["wrong"]] = "can't be made" if no_way else shown
     head = f"| system | {' | '.join(names.values())} |\n|---|---|---|---|"
     rows = [
         f"| {SYSTEMS[system].name} | {' | '.join(its.get(mistake, '—') for mistake in names)} |"
