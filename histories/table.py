@@ -84,8 +84,8 @@ def mistakes(cells: Iterable[Seen]) -> str:
     wrong: dict[str, dict[str, str]] = {}
     names = {
         "lock": "no lock",
-        "lease": "a lease believed in for ever",
-        "owner": "a release of whoever holds",
+        "lease": "an ended lease believed in",
+        "owner": "another holder released",
     }
     for cell in cells:
         if cell["wrong"]:
