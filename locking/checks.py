@@ -1,4 +1,4 @@
-"""System checks: mistakes in settings and in decorators, told before the first request meets them.
+"""System checks: mistakes in settings and in decorators, reported before the first request.
 
 `manage.py check` opens no connection. The live checks ask the servers, and only run as
 `manage.py check --tag locking_live`. The page *System checks* of the documentation explains every id.
@@ -157,9 +157,9 @@ def _sorted(messages: Iterable[CheckMessage]) -> list[CheckMessage]:
 
 @register("locking")
 def check_decorated(**_: Any) -> list[CheckMessage]:
-    """Check what the decorators name: aliases of `LOCKING` and of `DATABASES`, and who can check a token.
+    """Check the aliases of `LOCKING` and `DATABASES` that decorators name, and that tokens can be checked.
 
-    Where nobody can, each call of a fenced function is refused.
+    Where it can't, each call of a fenced function is refused.
     """
     return _sorted(m for each in _decorated() for m in (*_check_options(each), *_check_fence(each)))
 
@@ -320,4 +320,4 @@ def _ask(alias: str) -> list[CheckMessage]:
     except BackendError as error:
         return [_message("E101", f"LOCKING[{alias!r}] is not usable: {error}")]
     except UNUSABLE:
-        return []  # told by locking.E004
+        return []  # reported by locking.E004

@@ -65,15 +65,15 @@ def test_no_key_of_a_cache_is_a_locks(settings: Any) -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("entry", "told"),
+    ("entry", "reported"),
     [
         ({}, "every key begins with 'holdfast:lock:'"),
         ({"KEY_PREFIX": ""}, "every project on this server shares"),
     ],
 )
-def test_the_doctor_tells_the_namespace(settings: Any, entry: dict[str, Any], told: str) -> None:
+def test_the_doctor_tells_the_namespace(settings: Any, entry: dict[str, Any], reported: str) -> None:
     """An operator sees with whom the locks are shared."""
     settings.LOCKING = {"default": {"BACKEND": REDIS, **entry}}
     # Taken one by one: what comes after it are the databases, of which another test may have left one behind.
     backend = next(section for section in examine("default") if section.title == "backend default")
-    assert told in next(each.text for each in backend.findings if each.subject == "names")
+    assert reported in next(each.text for each in backend.findings if each.subject == "names")
