@@ -13,7 +13,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv migrate demo serve test test-all test-rest check style docs screenshots bench loadtest matrix wheels release stop clean lock
+.PHONY: help venv migrate demo serve test test-all test-rest check style docs screenshots bench loadtest histories matrix wheels release stop clean lock
 
 help: ## say what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -66,6 +66,9 @@ bench: migrate ## measure the locks side by side, briefly
 loadtest: $(READY) ## load, kill and flush the served shop under each sound strategy, then audit it (UI=1: locust's page)
 	@mkdir -p build
 	@$(RUN) -m tests.load $(if $(UI),--ui,$(LOAD))
+
+histories: $(READY) ## run locks on hosts whose network splits, judge what clients saw (root; LONG=1: an hour)
+	@$(RUN) -m histories.run --json build/histories.json $(if $(LONG),--seconds 20,--seconds 7 --nemeses leader-cut-off,frozen-client)
 
 docs: $(READY) ## build the documentation into build/docs, and its Chinese pages into build/docs-zh
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt
