@@ -32,9 +32,8 @@ from locking.core.handler import locks
 from locking.core.kinds import LABELS as KIND_NAMES
 from locking.exceptions import BackendError, LockNotSupported
 from locking.inspection.admin_actions import Result, extend_held, force_release
-from locking.inspection.heartbeat import acquired_by_minute, figures
 from locking.inspection.held import known_waiters
-from locking.inspection.stats import Stats
+from locking.inspection.stats import last_hour
 from locking.inspection.waiting import wait_trees
 from locking.keys.names import MAX_TTL
 from locking.models import HeldLock, LockEvent
@@ -295,22 +294,26 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
 def _last_hour(request: HttpRequest) -> dict[str, Any]:
     """Return the last hour of the chosen backend, the default one else; nothing when it can't tell."""
     try:
-        backend = locks[request.GET.get("backend") or "default"]
-        stats, minutes = figures(backend), acquired_by_minute(backend)
+        minutes = last_hour(locks[request.GET.get("backend") or "default"])
     except (BackendError, KeyError, ValueError, locks.exception_class):
         return {}
-    return {"figures": stats and _shown(stats), "history": _history(minutes) if any(minutes) else None}
+    if not minutes:
+        return {}
+    sums = {what: sum(each.get(what, 0) for each in minutes) for what in COUNTED}
+    acquired = [each.get("acquired", 0) for each in minutes]
+    return {
+        "figures": [(label, sums[what], sums[what] and what in ALARMING) for what, label in COUNTED.items()],
+        "history": _history(acquired) if any(acquired) else None,
+    }
 
 
-def _shown(stats: Stats) -> list[tuple[Any, Any, str]]:
-    return [
-        (_("acquired"), stats.acquired, ""),
-        (_("refused"), stats.refused, ""),
-        (_("deadlocks"), stats.deadlocks, "held-alarm" if stats.deadlocks else ""),
-        (_("lost"), stats.lost, "held-alarm" if stats.lost else ""),
-        (_("p95 wait"), duration(stats.wait_p95), ""),
-        (_("p95 hold"), duration(stats.hold_p95), ""),
-    ]
+COUNTED = {
+    "acquired": _("acquired"),
+    "refused": _("refused"),
+    "deadlock": _("deadlocks"),
+    "lost": _("lost"),
+}
+ALARMING = ("deadlock", "lost")
 
 
 def _history(minutes: list[int]) -> dict[str, Any]:
