@@ -48,7 +48,8 @@ class Command(BaseCommand):
         self._add_watch(self._verb(verbs, "watch", "the list, drawn anew every two seconds"))
         self._add_run(self._verb(verbs, "run", "run a command while holding a lock"))
         self._add_watch(self._verb(verbs, "top", "the locks with most waiters, drawn anew every two seconds"))
-        self._verb(verbs, "waiting", "who waits for whom, the one that blocks most first")
+        waiting = self._verb(verbs, "waiting", "who waits for whom, the one that blocks most first")
+        waiting.add_argument("--without", default="", metavar="TEXT", help="no locks that begin with it")
 
     def _verb(self, verbs: Any, name: str, text: str) -> CommandParser:
         parser: CommandParser = verbs.add_parser(name, help=text, description=text.capitalize() + ".")
@@ -64,6 +65,7 @@ class Command(BaseCommand):
 
     def _add_filters(self, parser: CommandParser) -> None:
         parser.add_argument("--prefix", default="", metavar="TEXT", help="only names that begin with it")
+        parser.add_argument("--without", default="", metavar="TEXT", help="no names that begin with it")
         parser.add_argument("--search", default="", metavar="TEXT", help="only where name or holder has it")
         parser.add_argument("--state", default="", choices=STATES, help="only these")
         parser.add_argument("--kind", default="", choices=KINDS, help="only these")
@@ -181,7 +183,7 @@ class Command(BaseCommand):
         return self._watch(options, "waiters")
 
     def _do_waiting(self, options: dict[str, Any]) -> int:
-        found, problems = known_waiters()
+        found, problems = known_waiters(options["without"])
         if alias := options["backend"]:
             found = [each for each in found if each.backend == alias]
         if options["json"]:
@@ -292,7 +294,7 @@ class Command(BaseCommand):
 
 def _filters(options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of `held_locks`."""
-    same = {name: options[name] for name in ("prefix", "search", "state", "kind", "host", "limit")}
+    same = {name: options[name] for name in ("prefix", "without", "search", "state", "kind", "host", "limit")}
     return {**same, "alias": options["backend"], "older_than": options["longer_than"]}
 
 

@@ -17,7 +17,8 @@ from locking.exceptions import LockLost
 from locking.inspection import heartbeat
 from locking.inspection.heartbeat import IDLE_AFTER, HeartbeatPublisher, records_of
 from locking.inspection.held import held_locks
-from locking.inspection.stats import SAMPLES, last_hour, take_counters
+from locking.inspection.stats import SAMPLES, last_hour, leave_out_this_process, take_counters
+from locking.signals import OBSERVERS
 from locking.testing.contract.base import begin, counted_waiters
 from locking.utils.call_site import activity_of
 from locking.utils.clock import now
@@ -365,6 +366,16 @@ def test_statistics_are_taken_away_once():
     SAMPLES.extend(("hundred", "acquired", 0.001) for _ in range(100))
     assert take_counters()["hundred"] == {"acquired": 100}
     assert "hundred" not in take_counters()
+
+
+def test_a_process_can_be_left_out_of_the_statistics(monkeypatch):
+    """A lesson's locks would hide the project's own."""
+    monkeypatch.setitem(OBSERVERS, "measured", [*OBSERVERS["measured"]])
+    leave_out_this_process()
+    take_counters()
+    with get_lock("a"):
+        pass
+    assert "default" not in take_counters()
 
 
 def test_what_is_told_has_no_secrets(reporter, each_backend, monkeypatch):
