@@ -31,16 +31,19 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # The types are checked beside the tests, for they take a core half a minute after a change of many files.
 TYPES := $(RUN) -m mypy . >build/types.txt 2>&1 & types=$$!
-VERDICT := tests=$$?; wait $$types; types=$$?; cat build/types.txt; exit $$((tests | types))
+VERDICT := tests=$$?; wait $$stock; stock=$$?; cat build/stock.txt; \
+	wait $$types; types=$$?; cat build/types.txt; exit $$((tests | stock | types))
 
-# The inventory's tests need no shop, and run without it.
-STOCK := $(RUN) -m pytest -c tests/stock/pytest.ini tests/stock -n $(WORKERS)
+# The inventory's tests need no shop: they run beside it, with servers and settings of their own.
+STOCK = $(RUN) -m pytest -c tests/stock/pytest.ini tests/stock -n 2
+BESIDE = >build/stock.txt 2>&1 & stock=$$!
 
 test: style ## check, and test whatever is public, in three minutes (PYTEST="-k name" narrows it)
-	@mkdir -p build; $(TYPES); $(RUN) -m pytest -n $(WORKERS) --selection quick $(PYTEST) && $(STOCK) --selection quick; $(VERDICT)
+	@mkdir -p build; $(TYPES); $(STOCK) --selection quick $(BESIDE); \
+	$(RUN) -m pytest -n $(WORKERS) --selection quick $(PYTEST); $(VERDICT)
 
 test-all: style ## check, and run every test: each engine, mutants, explorers, killed processes, browsers
-	@mkdir -p build; $(TYPES); $(RUN) -m pytest -n $(WORKERS) $(PYTEST) && $(STOCK); $(VERDICT)
+	@mkdir -p build; $(TYPES); $(STOCK) $(BESIDE); $(RUN) -m pytest -n $(WORKERS) $(PYTEST); $(VERDICT)
 
 test-rest: $(READY) ## run what test-all runs and test does not
 	@$(RUN) -m pytest -n $(WORKERS) --selection rest $(PYTEST)
