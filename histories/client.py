@@ -195,7 +195,7 @@ class Client:
         lease = taken[0]
         facts["owner"] = lease.owner
         try:
-            for _ in range(self.chance.randint(1, 3)):
+            for _ in range(self.chance.randint(2, 4)):
                 self.rest(0.01, 0.1)
                 self.do("held", key, lambda: self.look(lease), **facts)
                 if self.chance.random() < 0.2:
