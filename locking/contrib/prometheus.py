@@ -24,7 +24,6 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from locking.contrib.groups import DEFAULTS, Groups, read_setting
 from locking.core.lease import live_leases
-from locking.core.liveness import exists
 from locking.signals import LockEvent, Observer, Renewal, observe
 from locking.utils.background import after_fork
 from locking.utils.clock import now
@@ -211,3 +210,14 @@ def _forget_dead_processes(folder: Path) -> None:
         if not exists(pid):
             with suppress(FileNotFoundError):  # another scrape was quicker
                 mark_process_dead(pid)  # type: ignore[no-untyped-call]
+
+
+def exists(pid: int) -> bool:
+    """Return whether a process has this pid."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        pass
+    return True
