@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import selectors
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,7 +31,6 @@ from locking.backends.database.connection_pool import (
     abandon,
     discard,
     fetched,
-    has_news,
 )
 from locking.backends.database.server_queue import ServerQueueBackend
 from locking.conf import AliasSettings
@@ -50,6 +50,9 @@ TERMINATE: Final = (
     f"SELECT pg_terminate_backend(pid, %(patience)s) FROM ({HOLDERS}) AS holder (owner, pid)"  # noqa: S608
     " WHERE owner = %(owner)s"
 )
+
+POLL: Final[Any] = getattr(selectors, "PollSelector", selectors.SelectSelector)
+"""`select` takes no number from 1024 on, `epoll` needs a file."""
 
 TIDY_AT: Final = 64
 """Holds at which those are cleared away whose lease has ended without a release."""
@@ -181,8 +184,10 @@ class Session:
 def _is_quiet(raw: Any, connection: Any) -> bool:
     """Whether the server has said nothing that ends the session."""
     try:
-        while has_news(raw.fileno()):  # each reads once: its last words, and then the end
-            raw.pgconn.consume_input()
+        with POLL() as selector:
+            selector.register(raw.fileno(), selectors.EVENT_READ)
+            while selector.select(0):  # each reads once: its last words, and then the end
+                raw.pgconn.consume_input()
         raw.pgconn.is_busy()  # reads the words: see `_hear_the_end`
         if connection.has_ended:
             return False
