@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -10,7 +9,7 @@ from typing import Any
 
 from django.core.checks import CheckMessage
 
-from locking.backends.base import Busy, Grant, Held, ask_each
+from locking.backends.base import Busy, Grant, Held
 from locking.backends.lease_expirer import LeaseExpirer, LocalLease
 from locking.backends.queue.backend import (
     SUFFIXES,
@@ -26,7 +25,7 @@ from locking.backends.zookeeper.nodes import decode, encode, guid, node_name, pa
 from locking.backends.zookeeper.options import read_location, read_options
 from locking.backends.zookeeper.session import Request, Session, is_answer, request
 from locking.conf import AliasSettings
-from locking.exceptions import BackendError, BackendUnavailable
+from locking.exceptions import BackendUnavailable
 from locking.utils.clock import now
 
 
@@ -146,39 +145,15 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
     # holding
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
-        return _result(self._extended([(key, owner, ttl)])[0])
-
-    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
-        """See the base class; all requests are sent at once."""
-        answers = self._extended(leases)
-        return ask_each([partial(_result, answer) for answer in answers], seconds=math.inf)
+        return self._holds.extend(key, owner, ttl, partial(self._rewritten, owner))
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
-        return _result(self._extended([(key, owner, ttl)], exactly=True)[0])
+        return self._holds.extend(key, owner, ttl, partial(self._rewritten, owner), exactly=True)
 
-    def _extended(
-        self, leases: Sequence[tuple[str, str, float]], *, exactly: bool = False
-    ) -> list[bool | BackendError]:
-        """Write each hold's node again; what the servers refused or left unanswered stands as its error."""
-        holds = [self._holds.begin(key, owner) for key, owner, _ in leases]
-        lengths = [
-            ttl if exactly or hold is None else max(ttl, hold.deadline - now())
-            for hold, (*_, ttl) in zip(holds, leases, strict=True)
-        ]
-        asked = [(i, hold, *leases[i][:2], lengths[i]) for i, hold in enumerate(holds) if hold is not None]
-        requests = [request("set", hold.node, write_data(owner, ttl)) for _, hold, _, owner, ttl in asked]
-        sent, answers = now(), list[bool | BackendError]([False] * len(leases))
-        try:
-            replies = self._session.patiently(lambda: self._session.ask_each(*requests))
-            for (i, *_), reply in zip(asked, replies, strict=True):
-                answers[i] = reply if isinstance(reply, BackendError) else is_answer(reply)
-        finally:
-            for i, hold, _, _, ttl in asked:
-                self._holds.settle(hold, sent + ttl if answers[i] is True else None, exactly=exactly)
-        for i, hold, key, owner, _ in asked:
-            if answers[i] is False:
-                self._holds.discard(key, owner, hold)
-        return answers
+    def _rewritten(self, owner: str, hold: LocalLease, ttl: float) -> bool:
+        """Write the node again; False when it has ended."""
+        (answer,) = self._session.ask_patiently(request("set", hold.node, write_data(owner, ttl)))
+        return is_answer(answer)
 
     def release(self, key: str, owner: str) -> bool:
         """See the base class; a node of this owner that only waits, or came late, is taken away too."""
@@ -285,12 +260,6 @@ class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
         if self._closing and (last or not len(self._holds)):
             self._closing = False
             self._session.stop()
-
-
-def _result(answer: bool | BackendError) -> bool:
-    if isinstance(answer, BackendError):
-        raise answer
-    return answer
 
 
 def _owner_and_ttl(node: str, content: bytes, figures: Any) -> tuple[str, float | None]:

@@ -180,17 +180,18 @@ def test_of_overlapping_extensions_a_hold_keeps_the_longest():
     holds: LeaseExpirer[LocalLease] = LeaseExpirer(lambda key, hold: None)
     hold = LocalLease("n", 1, now() + 60)
     holds.add("k", "o", hold)
-    holds.begin("k", "o")
-    holds.begin("k", "o")
-    holds.settle(hold, now() + 100)
-    holds.settle(hold, now() + 30)
-    assert hold.deadline > now() + 90
-    holds.begin("k", "o")
-    holds.settle(hold, now() + 30)
-    assert hold.deadline > now() + 90
-    holds.begin("k", "o")
-    holds.settle(hold, now() + 30, exactly=True)
+    asked: list[float] = []
+
+    def ask(_, seconds):
+        asked.append(round(seconds))
+        return True
+
+    for ttl in (100.0, 30.0):
+        assert holds.extend("k", "o", ttl, ask)
+        assert hold.deadline > now() + 90
+    assert holds.extend("k", "o", 30.0, ask, exactly=True)
     assert hold.deadline < now() + 31
+    assert asked == [100, 100, 30]
     holds.reset()
 
 
