@@ -17,11 +17,10 @@ from typing import Any, Final
 
 from django.core.checks import CheckMessage
 
-from locking.backends.base import Busy, Grant, Held, ask_each, renewal_time
+from locking.backends.base import Busy, Grant, ask_each, renewal_time
 from locking.backends.etcd.client import NOT_FOUND, Client, Refused
 from locking.backends.etcd.diagnosis import examine
 from locking.backends.etcd.entries import (
-    Entry,
     Queue,
     escape,
     lease_of,
@@ -115,7 +114,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         mine = line.by(contender.owner)
         return line if answer.get("succeeded") or mine is None else self._taken_over(contender, mine)
 
-    def _taken_over(self, contender: Contender, mine: Entry) -> Queue:
+    def _taken_over(self, contender: Contender, mine: QueueEntry) -> Queue:
         """Put a lease of the contender's own under a key that its owner has already; return the queue.
 
         The former lease has another length, and may be ended by the process that made it.
@@ -126,10 +125,10 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         contender.session = hold.session
         return self._read(self._folder(contender.key))
 
-    def _entry_of(self, line: Queue, owner: str) -> Entry | None:
+    def _entry_of(self, line: Queue, owner: str) -> QueueEntry | None:
         return line.by(owner)
 
-    def _grant(self, contender: Contender, mine: Entry, sent: float) -> Grant:
+    def _grant(self, contender: Contender, mine: QueueEntry, sent: float) -> Grant:
         self._watches.forget(self._folder(contender.key), contender)
         length = math.ceil(contender.ttl)
         hold = EtcdHold(mine.node, mine.order, sent + contender.ttl, mine.lease, length, permits=mine.permits)
@@ -224,40 +223,26 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         """End what has outlived its ttl, to the fraction of a second, which etcd's own leases don't know."""
         self._client.revoke(hold.session)
 
-    def _withdraw(self, entry: Entry) -> bool:
+    def _withdraw(self, entry: QueueEntry) -> bool:
         if entry.lease:
             return self._client.revoke(entry.lease)
         return int(self._client.ask("/kv/deleterange", key=encoded(entry.node)).get("deleted", 0)) > 0
 
     # listing
 
-    def _owners(self, entries: Sequence[Entry]) -> list[str | None]:
-        return [entry.owner for entry in entries]
+    def _described(self, entries: Sequence[QueueEntry]) -> Sequence[QueueEntry]:
+        return entries  # a range has them whole
 
-    def _ages(self, entries: Sequence[QueueEntry]) -> list[int | None]:
-        return [entry.order for entry in entries]
-
-    def _lines(self, prefix: str) -> list[tuple[str, list[Entry]]]:
+    def _lines(self, prefix: str) -> list[tuple[str, list[QueueEntry]]]:
         """See `QueueBackend`: one read of all keys, sorted into locks."""
-        lines: dict[str, list[Entry]] = {}
+        lines: dict[str, list[QueueEntry]] = {}
         for entry in self._read(self._prefix):
             lines.setdefault(entry.node.rpartition("/")[0], []).append(entry)
         lines.pop(self._prefix + FOLDER, None)
         named = [(name_of(folder.removeprefix(self._prefix)), line) for folder, line in lines.items()]
         return [(name, line) for name, line in named if name.startswith(prefix)]
 
-    def _shown(self, key: str, contender: QueueEntry, waiters: int) -> Held:
-        entry = contender if isinstance(contender, Entry) else Entry(contender.node, contender.order)
-        return Held(
-            key=key,
-            owner=entry.owner,
-            kind=entry.kind,
-            remaining=self._remaining(entry),
-            token=entry.order,
-            waiters=waiters,
-        )
-
-    def _remaining(self, entry: Entry) -> float | None:
+    def _remaining(self, entry: QueueEntry) -> float | None:
         """Return the seconds left at most: etcd tells whole ones, rounded down."""
         if not entry.lease:
             return None
