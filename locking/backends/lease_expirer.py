@@ -12,7 +12,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
@@ -34,6 +34,7 @@ class LocalLease:
         deadline: when it ends.
         session: the engine's session or lease that it depends on.
         length: seconds that the engine's lease lasts without renewal, where it has one.
+        permits: of a semaphore, as many as its entry says.
         prolonging: requests under way that may move the deadline.
         over: it has ended, though the engine may not have heard yet.
         mutex: the requests about this hold are sent one after the other.
@@ -44,15 +45,13 @@ class LocalLease:
     deadline: float
     session: int = 0
     length: int = 0
+    permits: int = 0
     prolonging: int = field(default=0, init=False)
     over: bool = field(default=False, init=False)
     mutex: threading.Lock = field(default_factory=threading.Lock, init=False)
 
 
-Hold = TypeVar("Hold", bound=LocalLease)
-
-
-class LeaseExpirer(Generic[Hold]):
+class LeaseExpirer:
     """The holds of one backend; its thread starts with the first.
 
     Args:
@@ -63,7 +62,7 @@ class LeaseExpirer(Generic[Hold]):
 
     def __init__(
         self,
-        end: Callable[[str, Hold], object],
+        end: Callable[[str, LocalLease], object],
         beat: Callable[[], None] = lambda: None,
         pause: Callable[[], float] = lambda: 3600.0,
     ) -> None:
@@ -76,19 +75,19 @@ class LeaseExpirer(Generic[Hold]):
         """Start from nothing: a forked child has none of its parent's holds."""
         self._mutex = threading.Lock()
         self._beat_at = 0.0
-        self._holds: dict[tuple[str, str], Hold] = {}
+        self._holds: dict[tuple[str, str], LocalLease] = {}
 
     def __len__(self) -> int:
         with self._mutex:
             return len(self._holds)
 
-    def add(self, key: str, owner: str, hold: Hold) -> None:
+    def add(self, key: str, owner: str, hold: LocalLease) -> None:
         """Watch over `hold` from now on."""
         with self._mutex:
             self._holds[key, owner] = hold
         self._worker.wake()
 
-    def get(self, key: str, owner: str) -> Hold | None:
+    def get(self, key: str, owner: str) -> LocalLease | None:
         """Return the hold, if it isn't over."""
         with self._mutex:
             return self._live(key, owner)
@@ -99,14 +98,20 @@ class LeaseExpirer(Generic[Hold]):
             if self._live(key, owner) is not None:
                 del self._holds[key, owner]
 
-    def discard(self, key: str, owner: str, hold: Hold) -> None:
+    def discard(self, key: str, owner: str, hold: LocalLease) -> None:
         """Forget this very hold, and no newer one of the same owner."""
         with self._mutex:
             if self._holds.get((key, owner)) is hold:
                 del self._holds[key, owner]
 
     def extend(
-        self, key: str, owner: str, ttl: float, ask: Callable[[Hold, float], bool], *, exactly: bool = False
+        self,
+        key: str,
+        owner: str,
+        ttl: float,
+        ask: Callable[[LocalLease, float], bool],
+        *,
+        exactly: bool = False,
     ) -> bool:
         """Have a hold last `ttl` seconds from now, at least or `exactly`.
 
@@ -136,7 +141,7 @@ class LeaseExpirer(Generic[Hold]):
             self.discard(key, owner, hold)
         return held
 
-    def _live(self, key: str, owner: str) -> Hold | None:
+    def _live(self, key: str, owner: str) -> LocalLease | None:
         hold = self._holds.get((key, owner))
         return hold if hold is not None and not hold.over and hold.deadline > now() else None
 
@@ -160,7 +165,7 @@ class LeaseExpirer(Generic[Hold]):
             moments = [hold.deadline for hold in self._holds.values() if not hold.prolonging]
             return min([*moments, self._beat_at]) if self._holds else math.inf
 
-    def _finish(self, key: str, owner: str, hold: Hold) -> None:
+    def _finish(self, key: str, owner: str, hold: LocalLease) -> None:
         try:
             self._end(key, hold)
         except Exception as error:  # one that can't be ended must not keep the others from their end

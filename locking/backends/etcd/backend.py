@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -42,13 +41,6 @@ ELECTION: Final = 15.0
 """Seconds within which a cluster is given time to elect a leader, as long as the lease in question lasts."""
 
 
-@dataclass(slots=True, eq=False)
-class EtcdHold(LocalLease):
-    """A hold, and what its key's value says of the semaphore: each renewal writes the same again."""
-
-    permits: int = 0
-
-
 class EtcdBackend(HeartbeatKeys, QueueBackend):
     """`"BACKEND": "locking.backends.etcd.EtcdBackend"`, with `"LOCATION": ["http://etcd1:2379", …]`.
 
@@ -62,7 +54,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         self._prefix, timeout, tls, login = read_options(settings, urls)
         self.alone, self._client = len(urls) == 1, Client(settings.alias, urls, timeout, tls, login)
         self._watches = WatchManager(self._client)
-        self._holds = LeaseExpirer[EtcdHold](self._end)
+        self._holds = LeaseExpirer(self._end)
 
     def _folder(self, key: str) -> str:
         return f"{self._prefix}{escape(key)}{SUFFIXES[self.kind]}/"
@@ -119,7 +111,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
 
         The former lease has another length, and may be ended by the process that made it.
         """
-        hold = EtcdHold(mine.node, mine.order, 0.0, mine.lease, permits=mine.permits)
+        hold = LocalLease(mine.node, mine.order, 0.0, mine.lease, permits=mine.permits)
         if not self._prolonged(contender.owner, hold, contender.ttl):
             return Queue()
         contender.session = hold.session
@@ -131,7 +123,9 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
     def _grant(self, contender: Contender, mine: QueueEntry, sent: float) -> Grant:
         self._watches.forget(self._folder(contender.key), contender)
         length = math.ceil(contender.ttl)
-        hold = EtcdHold(mine.node, mine.order, sent + contender.ttl, mine.lease, length, permits=mine.permits)
+        hold = LocalLease(
+            mine.node, mine.order, sent + contender.ttl, mine.lease, length, permits=mine.permits
+        )
         self._holds.add(contender.key, contender.owner, hold)
         return Grant(mine.order, sent, is_new=contender.created)
 
@@ -177,7 +171,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
         return self._holds.extend(key, owner, ttl, partial(self._prolonged, owner), exactly=True)
 
-    def _prolonged(self, owner: str, hold: EtcdHold, ttl: float) -> bool:
+    def _prolonged(self, owner: str, hold: LocalLease, ttl: float) -> bool:
         """Renew the lease, or put another under the key: a lease on etcd keeps the length that it began with.
 
         The key must be the very one that was granted; a living lease alone doesn't tell that. One request at
@@ -197,7 +191,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         self._client.revoke(former)
         return True
 
-    def _rewritten(self, hold: EtcdHold, owner: str, ttl: float, lease: int) -> bool:
+    def _rewritten(self, hold: LocalLease, owner: str, ttl: float, lease: int) -> bool:
         """Write the key again, bound to `lease`, if it is still the one with our token."""
         put = _put(hold.node, value_of(owner, ttl, self.kind, hold.permits), lease)
         answer = self._client.ask(
@@ -219,7 +213,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         mine = self._read(folder).by(owner)
         return self._client.revoke(lease_of(folder, owner) if mine is None else mine.lease)
 
-    def _end(self, key: str, hold: EtcdHold) -> None:
+    def _end(self, key: str, hold: LocalLease) -> None:
         """End what has outlived its ttl, to the fraction of a second, which etcd's own leases don't know."""
         self._client.revoke(hold.session)
 

@@ -152,7 +152,7 @@ class QueueBackend(BaseLockBackend):
     permits: int = 0
     alone: bool
     """There is a single server, so that no other takes over when it fails."""
-    _holds: LeaseExpirer[Any]
+    _holds: LeaseExpirer
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
