@@ -29,7 +29,7 @@ not_root = pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to
 
 
 def pair(checkout: Path) -> tuple[Postgres, Redis]:
-    """The two servers, told apart."""
+    """The two servers, by name."""
     postgres, redis = embedded.servers(checkout)
     assert isinstance(postgres, Postgres)
     assert isinstance(redis, Redis)
@@ -161,7 +161,7 @@ def servers_working_in(checkout: Path) -> list[int]:
 
 
 def is_server_in(checkout: Path, process: psutil.Process) -> bool:
-    """Whether it is the first process of a server there; one that ends, or lets nobody see, is none."""
+    """Return whether it is the first process of a live server there whose environment can be read."""
     try:
         if checkout not in Path(process.cwd()).parents or process.name() not in ("postgres", "redis-server"):
             return False
@@ -330,7 +330,7 @@ class TestPlaces:
 
     @as_root
     def test_a_folder_laid_in_the_way_is_refused(self, make_checkout):
-        """A home outside the checkout that belongs to somebody else is refused, not used."""
+        """A home outside the checkout that belongs to another account is refused, not used."""
         checkout = make_checkout("closed", mode=0o700)
         outside = Home(checkout).path
         os.chown(outside, 0, 0)
@@ -462,7 +462,7 @@ class TestSettings:
         assert done.stdout == "/run/my db redis://cache.example\n", done.stderr
 
     def test_the_reason_is_one_sentence(self, make_checkout):
-        """When a server can't be had the command ends with one sentence and no traceback."""
+        """Without a server the command ends with one sentence and no traceback."""
         copy = make_checkout("wrong") / "project"
         copy.mkdir()
         shutil.copytree(ROOT / "config", copy / "config")
