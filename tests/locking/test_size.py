@@ -61,7 +61,7 @@ CEILINGS: Final = {
     "database": 1_650,  # goal, as of each optional part: 1,500
     "redlock": 400,
     "redis": 4_040,
-    "zookeeper and etcd": 2_520,
+    "zookeeper and etcd": 2_400,
     "celery": 330,
     "contrib": 1_020,
     "inspection": 1_700,
@@ -69,7 +69,7 @@ CEILINGS: Final = {
     "command": 1_230,
     "testing": 390,
 }
-MOST: Final = 23_000  # goal: 18,000
+MOST: Final = 22_900  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 
