@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, ClassVar
@@ -329,22 +330,20 @@ def _history(minutes: list[int]) -> dict[str, Any]:
 
 def _timeline(hold: Any) -> list[tuple[datetime, Any, str, str]]:
     """Return when what happened to a lock, by whom and why, the latest first."""
-    here = timezone.now()
+    here, zone = time.time(), timezone.get_current_timezone()  # noqa: TID251 shown
     seen = [
         (hold.started, _("process began"), hold.program, None),
         (hold.since, _("acquired"), hold.holder, hold.site),
-        *((here.timestamp() - each.waited, _("waits"), each.who, each.doing) for each in hold.waiting),
+        *((here - each.waited, _("waits"), each.who, each.doing) for each in hold.waiting),
     ]
     moments = [
-        (datetime.fromtimestamp(at, here.tzinfo), what, visible(by or ""), visible(why or ""))
+        (datetime.fromtimestamp(at, zone), what, visible(by or ""), visible(why or ""))
         for at, what, by, why in seen
         if at is not None
     ]
     for event in LockEvent.objects.filter(backend=hold.backend, name=storable(hold.name))[:EVENTS_SHOWN]:
-        what = (
-            event.get_action_display() if event.done else f"{event.get_action_display()} ({_('had ended')})"
-        )
-        moments.append((event.at, what, event.actor, event.reason))
+        ended = "" if event.done else f" ({_('had ended')})"
+        moments.append((event.at, f"{event.get_action_display()}{ended}", event.actor, event.reason))
     return sorted(moments, key=lambda moment: moment[0], reverse=True)
 
 
