@@ -1,4 +1,4 @@
-"""System checks: mistakes in settings and in decorators, told before the first request meets them.
+"""System checks: mistakes in settings and in decorators, reported before the first request.
 
 They open no connection; those of `locking.live_checks` do. The page *System checks* of the documentation
 explains every id.
@@ -152,9 +152,9 @@ def _sorted(messages: Iterable[CheckMessage]) -> list[CheckMessage]:
 
 @register("locking")
 def check_decorated(**_: Any) -> list[CheckMessage]:
-    """Check what the decorators name: aliases of `LOCKING` and of `DATABASES`, and who can check a token.
+    """Check the aliases of `LOCKING` and `DATABASES` that decorators name, and that tokens can be checked.
 
-    Where nobody can, each call of a fenced function is refused.
+    Where it can't, each call of a fenced function is refused.
     """
     return _sorted(m for each in _decorated() for m in (*_check_options(each), *_check_fence(each)))
 

@@ -20,15 +20,15 @@ class ReadOnly:
     """Read-only admin: the lock code writes the rows; a fence is never forgotten, the audit goes by age."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody may."""
+        """Return False for every user."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody may; what may be done to a held lock has permissions of its own."""
+        """Return False for every user. Actions on held locks have their own permissions."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody may."""
+        """Return False for every user."""
         return False
 
 
@@ -36,7 +36,7 @@ class Kept(ListedLookups, ReadOnly):
     """Rows of the database, by name."""
 
     class Media:
-        """The same sheet as the held locks: links that are told from text by more than their color."""
+        """The style sheet of the held locks: links differ from text by more than their color."""
 
         css: ClassVar = {"all": ["locking/held.css"]}
 

@@ -241,7 +241,7 @@ def _waiting(hold: HeldLockInfo) -> str:
 
 
 MOST_PAGES: Final = 1_000_000
-"""A number from here on in an address is nobody's page."""
+"""The greatest page number that an address may ask for."""
 
 
 class HeldChangeList(ChangeList):

@@ -116,7 +116,7 @@ class HeartbeatPublisher(Observer):
         self._note_use(self._add_counters())
         tidy = now() >= self._tidy_at
         with self._publishing:
-            self._publish(self._records(), anew=tidy)
+            self._publish(self._records(), everything=tidy)
         if tidy:
             self._tidy_at = now() + TIDY_EVERY
             registration.refresh()
@@ -154,13 +154,13 @@ class HeartbeatPublisher(Observer):
                 self._try(backend.add_counters, minute, sums)
         return counters.keys()
 
-    def _publish(self, records: Records, *, repeat: bool = True, anew: bool = False) -> None:
+    def _publish(self, records: Records, *, repeat: bool = True, everything: bool = False) -> None:
         before, self._published = self._published, records
         for alias in {**before, **records}:
             if (backend := locks.initialized(alias)) is None:  # a test has changed LOCKING since
                 continue
             old, new = before.get(alias, {}), records.get(alias, {})
-            same = () if anew else old.items() & new.items()
+            same = () if everything else old.items() & new.items()
             changed = {client: None if (client, text) in same else text for client, text in new.items()}
             gone = old.keys() - new.keys()
             if not repeat:

@@ -249,7 +249,7 @@ class Filter:
         return bool(self.without) and name.startswith(self.without)
 
     def is_too_young(self, hold: HeldLock) -> bool:
-        """Whether it hasn't been held for long enough, as far as anybody can tell."""
+        """Whether it hasn't been held for long enough, or for an unknown time."""
         return bool(self.older_than) and (hold.held_for or 0.0) < self.older_than
 
     def matches(self, hold: HeldLock) -> bool:
@@ -486,13 +486,13 @@ def _row(
 ) -> HeldLock:
     details = record.get("holds", {}).get(hold.owner, {})
     since = hold.since if backend.lists_by_age else details.get("since", hold.since)
-    told = {name: getattr(hold, name) for name in TOLD_BY_BACKEND}
+    listed = {name: getattr(hold, name) for name in TOLD_BY_BACKEND}
     return HeldLock(
         backend=backend.alias,
         name=hold.key.removeprefix(backend.settings.key_prefix),
         held_for=None if since is None else max(0.0, time.time() - since),  # noqa: TID251 shown
         silent=None if presence is None else presence.silent,
-        **{**told, "since": since},
+        **{**listed, "since": since},
         **_known({**record, **details}, PUBLISHED),
     )
 
@@ -581,17 +581,17 @@ def _by_lock(waiters: Iterable[Waiter]) -> Waiting:
     return {lock: tuple(those) for lock, those in grouped.items()}
 
 
-def waits_for(everybody: Sequence[Waiter]) -> dict[str, list[str]]:
+def waits_for(waiting: Sequence[Waiter]) -> dict[str, list[str]]:
     """Return who waits for whom: by the id of a waiter, the ids of those waiters that hold what it wants."""
-    holding = {(alias, owner): each.id for each in everybody for alias, owner, _ in each.holds}
-    owners = {lock: _owners(*lock) for lock in {(each.backend, each.key) for each in everybody}}
+    holding = {(alias, owner): each.id for each in waiting for alias, owner, _ in each.holds}
+    owners = {lock: _owners(*lock) for lock in {(each.backend, each.key) for each in waiting}}
     return {
         each.id: [
             holding[each.backend, owner]
             for owner in owners[each.backend, each.key]
             if (each.backend, owner) in holding
         ]
-        for each in everybody
+        for each in waiting
     }
 
 

@@ -153,7 +153,7 @@ def exists(path: str) -> bool:
 
 
 def test_a_path_that_is_not_there_is_noticed() -> None:
-    """A module, a class and an attribute that don't exist are told from those that do."""
+    """A module, a class and an attribute that don't exist differ from those that do."""
     paths = (
         "locking.signals.lock_lost",
         "locking.core.lease.State.HELD",

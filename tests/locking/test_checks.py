@@ -1,4 +1,4 @@
-"""The system checks: each trap is told under its own id, and a sound project hears nothing."""
+"""The system checks: each trap is reported under its own id, and a sound project gets no message."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_backend_of_one_process_is_fine_under_tests(settings: Any) -> None:
     ],
 )
 def test_a_decorator_that_names_what_is_not_there_is_told(options: Any, ids: list[str]) -> None:
-    """An alias that doesn't exist is told before the first call."""
+    """An alias that doesn't exist is reported before the first call."""
 
     @distributed_lock(key="'a'", **options)
     def function() -> None: ...
@@ -137,7 +137,7 @@ class NoTokens(MemoryBackend):
 
 
 def test_a_fence_that_nobody_can_check_is_told(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backend without tokens, and a database without a fence, are told before the first call."""
+    """A backend without tokens, and a database without a fence, are reported before the first call."""
     settings.LOCKING = {
         "default": {"CACHE": "default"},
         "bare": {"BACKEND": f"{__name__}.NoTokens"},
@@ -233,7 +233,7 @@ urlpatterns = [path("nested/", include(SOUND + TRAPS))]
 @pytest.mark.urls(__name__)
 @pytest.mark.django_db(transaction=True)
 def test_views_that_atomic_requests_would_wrap_are_told(atomic_requests: None) -> None:
-    """A lock on a method, and a lock for another database, are refused at every request: told beforehand."""
+    """A lock on a method, and a lock for another database, are refused at every request: reported by `check`."""
     messages = checks.check_atomic_requests()
     assert [message.id for message in messages] == ["locking.E006", "locking.E007"]
     assert "OnMethod.post" in messages[0].msg

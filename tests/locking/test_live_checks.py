@@ -143,7 +143,7 @@ def test_a_master_that_writes_without_replicas_is_found(info, replicas, verdict)
 
 
 def test_a_real_master_is_asked_for_its_min_replicas(patient, settings):
-    """The setting is read from the server; a user without CONFIG is told what wasn't looked at."""
+    """The setting is read from the server; a user without CONFIG hears what wasn't looked at."""
     settings.LOCKING["default"]["OPTIONS"] = {"wait_replicas": "auto"}
     assert "min-replicas-to-write" in findings()["replication"].hint
 
@@ -240,7 +240,7 @@ def test_a_server_that_is_down_is_found_once(backend_down):
 
 
 def test_a_lock_without_an_end_is_found(patient):
-    """Somebody made it by hand, or its ttl was taken away."""
+    """It was made by hand, or its ttl was taken away."""
     with get_lock("a"):
         patient.persist("a")
         finding = findings()["no end"]
@@ -296,7 +296,7 @@ def test_a_backend_that_cant_be_made_is_left_to_the_static_checks(settings):
 
 
 class Ailing(MemoryBackend):
-    """A backend of somebody else's, with a finding of its own."""
+    """A third party's backend, with a finding of its own."""
 
     def diagnose(self):
         """Complain."""

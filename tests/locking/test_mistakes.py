@@ -362,8 +362,8 @@ def test_the_holder_in_another_process_is_told_by_what_it_publishes(monkeypatch:
         "pid": 7,
         "holds": {f"{client}:1": {"doing": "GET /pay/", "site": "views.py:9 in pay"}},
     }
-    told = {client: Heartbeat(json.dumps(facts), 0.1)}
-    monkeypatch.setattr(locks["default"], "heartbeats", lambda clients: told)
+    reported = {client: Heartbeat(json.dumps(facts), 0.1)}
+    monkeypatch.setattr(locks["default"], "heartbeats", lambda clients: reported)
     owner = f"{client}:1"
     told_as = "process 7 on web-3, GET /pay/, at views.py:9 in pay"
     assert description(locks["default"], owner, ask=True) == told_as

@@ -29,7 +29,7 @@ EPILOG: Final = """
 Exit status: 0 done; 1 there was nothing to show, or not everything could be looked at or released; 2 the
 command line is invalid; 69 a backend doesn't answer; 130 stopped by Ctrl-C. `run` ends
 as its command does; 75 others have the lock; 70 the lock was lost and the command was stopped; 126 and 127 it
-could not be started; 128 and a signal's number when that ended it; 141 nobody reads the output any more.
+could not be started; 128 and a signal's number when that ended it; 141 the reader of the output has gone.
 """
 
 
@@ -45,9 +45,9 @@ class Command(BaseCommand):
         self._add_list(self._verb(verbs, "list", "what is held, the oldest first"))
         self._add_show(self._verb(verbs, "show", "everything that is known of one lock"))
         self._add_release(self._verb(verbs, "release", "break the hold of a lock, or of many"))
-        self._add_watch(self._verb(verbs, "watch", "the list, drawn anew every two seconds"))
+        self._add_watch(self._verb(verbs, "watch", "the list, redrawn every two seconds"))
         self._add_run(self._verb(verbs, "run", "run a command while holding a lock"))
-        self._add_watch(self._verb(verbs, "top", "the locks with most waiters, drawn anew every two seconds"))
+        self._add_watch(self._verb(verbs, "top", "the locks with most waiters, redrawn every two seconds"))
         waiting = self._verb(verbs, "waiting", "who waits for whom, the one that blocks most first")
         waiting.add_argument("--without", default="", metavar="TEXT", help="no locks that begin with it")
 

@@ -121,18 +121,18 @@ def test_what_a_request_is_about_is_told_without_its_query(rf):
     """The path of the request in which a thread is at work, and nothing of its secrets."""
     from django.core.handlers.base import BaseHandler
 
-    told = []
+    reported = []
 
     class Handler(BaseHandler):
         def resolve_request(self, request):
             thread = threading.current_thread()
-            told.append(elsewhere(lambda: activity_of(thread)))
+            reported.append(elsewhere(lambda: activity_of(thread)))
             raise LookupError
 
     handler: Any = Handler()
     with pytest.raises(LookupError):
         handler._get_response(rf.get("/orders/42/", {"token": "s3cret"}))
-    assert told == ["GET /orders/42/"]
+    assert reported == ["GET /orders/42/"]
 
 
 def test_a_thread_outside_any_request_is_about_nothing():
@@ -191,7 +191,7 @@ def test_a_young_hold_has_its_process_and_no_details(each_backend, options):
 
 @pytest.mark.usefixtures("still_young")
 def test_mutant_without_the_process_of_its_own_a_young_hold_is_a_bare_uuid(each_backend, monkeypatch):
-    """Where only long holds are published nobody knows who has a young one."""
+    """Where only long holds are published the holder of a young one is unknown."""
     monkeypatch.setattr(HeartbeatPublisher, "_note_use", lambda self, aliases: None)
     with get_lock("a"):
         HeartbeatPublisher().beat()
@@ -201,7 +201,7 @@ def test_mutant_without_the_process_of_its_own_a_young_hold_is_a_bare_uuid(each_
 
 @pytest.mark.parametrize("each_backend", ["redis", "memory"], indirect=True)
 def test_the_first_lock_publishes_its_process_in_the_background(each_backend):
-    """No caller waits for it, no second goes by; further locks start nothing, an idle process starts anew."""
+    """No caller waits for it, no second goes by; further locks start nothing, an idle process restarts it."""
     with publishing():
         made: Any = heartbeat.reporter
         with get_lock("a"):
@@ -232,7 +232,7 @@ def published(backend):
 
 @pytest.mark.parametrize("each_backend", ["redis"], indirect=True)
 def test_a_record_that_the_server_lost_is_told_anew_within_a_minute(reporter, each_backend, monkeypatch):
-    """After FLUSHALL nobody knew who held what until the record changed."""
+    """After FLUSHALL the holders were unknown until the record changed."""
     with get_lock("a", ttl=20):
         reporter.beat()
         each_backend.publish_heartbeats({}, forget=[PROCESS.client_id])
@@ -290,7 +290,7 @@ def test_an_age_is_counted_from_the_grant(reporter):
     lease = waiter.result(timeout=60)
     reporter.beat()
     (row,) = rows()
-    assert row.since > released - 0.01  # it is told in milliseconds
+    assert row.since > released - 0.01  # it is given in milliseconds
     assert row.held_for >= 0
     lease.release()
 
@@ -381,7 +381,7 @@ def test_a_process_can_be_left_out_of_the_statistics():
 
 
 def test_what_is_told_has_no_secrets(reporter, each_backend, monkeypatch):
-    """Of the command line only the program's name is told."""
+    """Of the command line only the program's name is published."""
     monkeypatch.setattr("sys.argv", ["/srv/app/manage.py", "run", "--password", "s3cret"])
     with get_lock("a"):
         reporter.beat()

@@ -369,7 +369,7 @@ def test_who_took_the_lock_meanwhile_keeps_it(monkeypatch):
 
 @pytest.mark.usefixtures("three_held")
 def test_a_state_chooses_too():
-    """Nobody is gone, so there is nothing to do."""
+    """No process is gone, so there is nothing to do."""
     said = Said("release", "--prefix", "order:", "--state", "gone", "--reason", "a test", "--yes")
     assert (said.status, held_now()) == (1, ["order:1", "order:2", "mail"])
 
