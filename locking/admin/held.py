@@ -336,7 +336,7 @@ def _timeline(hold: Any) -> list[tuple[datetime, Any, str, str]]:
         (hold.since, _("acquired"), hold.holder, hold.site),
         *((here - each.waited, _("waits"), each.who, each.doing) for each in hold.waiting),
     ]
-    moments = [
+    moments: list[tuple[datetime, Any, str, str]] = [
         (datetime.fromtimestamp(at, zone), what, visible(by or ""), visible(why or ""))
         for at, what, by, why in seen
         if at is not None

@@ -28,7 +28,6 @@ from locking.backends.base import BaseLockBackend, Heartbeat, Held
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.kinds import LABELS
 from locking.exceptions import LockError, LockNotSupported
-from locking.inspection.heartbeat import PublishedHold
 from locking.keys.names import check_name
 from locking.utils.ownership import process_of
 
@@ -120,8 +119,8 @@ class Waiter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldLock(PublishedHold):
-    """One hold and its holder: what its backend and its process tell (`Held`, `PublishedHold`), and more.
+class HeldLock(Held):
+    """One hold and its holder: what its backend and its process tell; what is unknown is None.
 
     Attributes:
         backend: alias in `LOCKING`.
@@ -129,6 +128,12 @@ class HeldLock(PublishedHold):
         since: Unix time of the grant, by the backend's clock; where that doesn't know it, by the holder's, or
             when its place in the queue was taken.
         held_for: seconds since then.
+        ttl: seconds of the lease when it was taken or last extended.
+        renewals: how often the watchdog has prolonged it.
+        host, pid, thread: the holder's machine, its process there, and its thread or task.
+        program, started: what the process was started as, and the Unix time at which it began to lock.
+        doing: the request's path or the task's id.
+        site: file, line and function where the lock was taken.
         silent: seconds since the process's last sign of life; None too where the engine ends what a dead
             process holds.
         waiting: the waiters that their processes have named, the longest waiting first.
@@ -137,6 +142,15 @@ class HeldLock(PublishedHold):
     backend: str
     name: str
     held_for: float | None = None
+    ttl: float | None = None
+    renewals: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    thread: str | None = None
+    program: str | None = None
+    started: float | None = None
+    doing: str | None = None
+    site: str | None = None
     silent: float | None = None
     waiting: tuple[Waiter, ...] = ()
 
@@ -478,7 +492,7 @@ def read(presence: Heartbeat) -> dict[str, Any]:
 
 
 TOLD_BY_BACKEND: Final = [each.name for each in dataclasses.fields(Held)]
-PUBLISHED: Final = [each.name for each in dataclasses.fields(PublishedHold)][len(TOLD_BY_BACKEND) :]
+PUBLISHED: Final = ("ttl", "renewals", "host", "pid", "thread", "program", "started", "doing", "site")
 
 
 def _row(
