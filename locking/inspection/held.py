@@ -314,9 +314,9 @@ def held_locks(
         >>> held_locks("default", state="gone").rows  # doctest: +SKIP
         []
     """
-    _check(state, STATES, "state")
-    _check(kind, KINDS, "kind")
-    _check(order, ORDERS, "order")
+    for what, value, known in (("state", state, STATES), ("kind", kind, KINDS), ("order", order, ORDERS)):
+        if value and value not in known:
+            raise ValueError(f"{what} must be one of {', '.join(known)}, not {value!r}")
     if offset < 0 or limit < 0 or older_than < 0:
         raise ValueError(f"offset, limit and older_than can't be negative: {offset}, {limit}, {older_than}")
     wanted = Filter(
@@ -330,7 +330,9 @@ def held_locks(
     )
     backends = [locks[alias]] if alias is not None else locks.all()
     if order == "waiters":
-        return _by_contention(_searched(backends, wanted, 0, MOST_SEARCHED), offset, limit)
+        page = _searched(backends, wanted, 0, MOST_SEARCHED)
+        rows = sorted(_with_waiters(page.rows), key=lambda hold: -hold.waiter_count)
+        return dataclasses.replace(page, rows=rows[offset : offset + limit])
     if len(backends) == 1 and not wanted.needs_search:
         page = _direct(backends[0], wanted, offset, limit)
     else:
@@ -338,11 +340,6 @@ def held_locks(
     if order == "contention" and not offset:
         return _contended_first(page, backends, wanted)
     return dataclasses.replace(page, rows=_with_waiters(page.rows))
-
-
-def _by_contention(found: Page, offset: int, limit: int) -> Page:
-    rows = sorted(_with_waiters(found.rows), key=lambda hold: -hold.waiter_count)
-    return dataclasses.replace(found, rows=rows[offset : offset + limit])
 
 
 def _contended_first(page: Page, backends: Iterable[BaseLockBackend], wanted: Filter) -> Page:
@@ -359,27 +356,19 @@ def _contended_first(page: Page, backends: Iterable[BaseLockBackend], wanted: Fi
 
 
 def _holds(alias: str, key: str, kind: str, wanted: Filter) -> list[HeldLock]:
-    """Return those holds of one lock that the list shows."""
+    """Return those holds of one lock that the list shows. An ordinary lock is asked for its one holder."""
     engine = locks[alias]
     if not key.startswith(engine.key(wanted.prefix)):
         return []
     with suppress(LockError):
-        return [hold for hold in _joined(engine, _held(engine, key, kind)) if wanted.matches(hold)]
+        if kind not in ("lock", "fair"):
+            found = list(engine.held_as(key))
+        else:
+            holder = engine.of_kind(kind).holder(key)
+            held = None if holder is None else engine.find_held(key, holder.owner, kind)
+            found = [] if held is None else [held]
+        return [hold for hold in _joined(engine, found) if wanted.matches(hold)]
     return []
-
-
-def _held(engine: BaseLockBackend, key: str, kind: str) -> list[Held]:
-    """Return the holds of one lock; a search for the holder of an ordinary lock isn't needed."""
-    if kind not in ("lock", "fair"):
-        return list(engine.held_as(key))
-    holder = (engine if kind == "lock" else engine.variant(kind)).holder(key)
-    found = None if holder is None else engine.find_held(key, holder.owner, kind)
-    return [] if found is None else [found]
-
-
-def _check(value: str, known: Sequence[str], what: str) -> None:
-    if value and value not in known:
-        raise ValueError(f"{what} must be one of {', '.join(known)}, not {value!r}")
 
 
 def _direct(backend: BaseLockBackend, wanted: Filter, offset: int, limit: int) -> Page:

@@ -24,16 +24,8 @@ LAST_EVENTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything that is known of one lock.
-
-    Attributes:
-        name: the lock's name.
-        key: where the backend keeps it.
-        backend: alias in `LOCKING`.
-        holds: its holders: none, one, or several.
-        fence: the row of `locking_fence`, if it was ever fenced.
-        events: what operators did to it, the latest first.
-        unknown: what could not be asked for, and why.
+    """Everything that is known of one lock: its holds, the row of its fence, what operators did to it (the
+    latest first), and what could not be asked for.
     """
 
     name: str
