@@ -215,6 +215,11 @@ ANY_ROW = "ident-of-the-row"
 """Stands in an address for the ident: one is reversed for all rows."""
 
 
+def breakable(holder: str) -> str:
+    """Return a holder that a narrow column breaks after its colons, not in the middle of a word."""
+    return format_html_join(mark_safe(":<wbr>"), "{}", ((part,) for part in visible(holder).split(":")))
+
+
 def _waiting(hold: HeldLockInfo) -> str:
     """Return the waiters of a hold, the longest waiting first."""
     items = format_html_join(
@@ -222,7 +227,7 @@ def _waiting(hold: HeldLockInfo) -> str:
         '<li><bdi>{}</bdi> <span class="held-waited">{}</span>{}</li>',
         (
             (
-                visible(each.who),
+                breakable(each.who),
                 duration(each.waited),
                 format_html('<br><span class="quiet">{}</span>', visible(each.doing)) if each.doing else "",
             )
@@ -322,7 +327,7 @@ def _cells(hold: HeldLockInfo) -> dict[str, Any]:
         "name": shortened(hold.name),
         "full_name": visible(hold.name),
         "backend": hold.backend,
-        "holder": visible(hold.holder),
+        "holder": breakable(hold.holder),
         "doing": visible(hold.doing or ""),
         "held_for": duration(hold.held_for),
         "longest": f"{longest:.1f}",
