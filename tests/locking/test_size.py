@@ -43,8 +43,8 @@ PARTS: Final[dict[str, str]] = {
     "backends/lease_expirer.py": "zookeeper and etcd",
     "contrib/celery.py": "celery",
     "contrib": "contrib",
-    "checks.py": "contrib",
-    "live_checks.py": "contrib",
+    "checks.py": "checks",
+    "live_checks.py": "checks",
     "inspection": "inspection",
     "admin": "admin",
     "templatetags": "admin",
@@ -63,13 +63,14 @@ CEILINGS: Final = {
     "redis": 4_040,
     "zookeeper and etcd": 2_400,
     "celery": 330,
-    "contrib": 1_020,
-    "inspection": 1_700,
+    "contrib": 700,
+    "checks": 560,
+    "inspection": 1_670,
     "admin": 840,
-    "command": 1_230,
+    "command": 920,
     "testing": 390,
 }
-MOST: Final = 22_900  # goal: 18,000
+MOST: Final = 22_780  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 
