@@ -144,7 +144,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result of `manage.py locks doctor`.
+    """One result of `manage.py check --tag locking_live`.
 
     Attributes:
         subject: what was looked at, in a word or two: `version`, `clock`.

@@ -26,7 +26,7 @@ from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final
 
-from locking.backends.base import BaseLockBackend, Held
+from locking.backends.base import Held
 from locking.core.dead_processes import watcher
 from locking.core.handler import locks
 from locking.core.holders import facts_of
@@ -273,22 +273,6 @@ def _details(lease: SingleLease) -> dict[str, Any]:
         "ttl": lease.ttl,
         "since": PROCESS.date_of(lease.taken_at),
     }
-
-
-def figures(backend: BaseLockBackend) -> stats.Stats | None:
-    """Return the figures of the last hour; None where the backend keeps none."""
-    sums = backend.figures(_last_hour())
-    return None if sums is None else stats.stats_of(sums)
-
-
-def acquired_by_minute(backend: BaseLockBackend) -> list[int]:
-    """Return how many locks were acquired per minute of the last hour, oldest first; empty: not known."""
-    return [sums.get("acquired", 0) for sums in backend.figures_by_minute(_last_hour())]
-
-
-def _last_hour() -> range:
-    this = int(time.time() // 60)  # noqa: TID251 shown
-    return range(this - 59, this + 1)
 
 
 reporter = HeartbeatPublisher()

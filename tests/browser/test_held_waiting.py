@@ -179,6 +179,18 @@ def test_a_holder_that_waits_for_nothing_stands_above_its_waiters(open_admin, co
         expect(root.locator("> ul > li")).to_contain_text("late-worker")
 
 
+def test_the_tree_of_waiters_is_live(open_admin, contended):
+    """A new waiter is shown without a reload, and what a release of its holder would do."""
+    page = open_admin(WAITING)
+    expect(page.locator("#held-live")).to_have_text("Live: refreshed every 2 seconds.")
+    with held_and_waited_for("report"):
+        contended.beat()
+        incident = page.locator(".held-incident").filter(has_text="with report")
+        expect(incident).to_contain_text("late-worker go on, which has waited", timeout=20_000)
+        incident.get_by_role("link", name="Force release…").click()
+        expect(page.locator("#content")).to_contain_text("late-worker go on, which has waited")
+
+
 @contextmanager
 def held_and_waited_for(name):
     """Hold a lock for which one thread waits until the block ends."""

@@ -127,6 +127,9 @@ def lines_of_hold(hold: HeldLock) -> Iterator[str]:
     for each in hold.waiting:
         where = "".join(f", {part}" for part in (each.doing, each.site) if part)
         yield f"waits     {each.who} for {seconds(each.waited)}{where}"
+    if hold.next_waiter is not None:
+        behind = f"; {hold.waiting_behind} more wait behind it" if hold.waiting_behind else ""
+        yield f"release   lets {hold.next_waiter.who} go on{behind}"
 
 
 def _moment(at: datetime) -> str:

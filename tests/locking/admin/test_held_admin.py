@@ -432,3 +432,40 @@ def test_a_search_that_ended_early_finds_the_exact_name_and_does_not_deny_others
     page = text_of(admin_client.get(f"{LIST}?q=42"))
     assert "No match among the oldest 5,000 holds." in page
     assert "No held lock matches." not in page
+
+
+def test_a_hold_has_a_timeline_and_says_what_a_release_would_do(admin_client, held):
+    """When it was acquired and what operators did, to the second and with the zone; who would be next."""
+    admin_client.post(address(held, "extend"), {"ttl": "200", "reason": "a long night"})
+    page = text_of(admin_client.get(address(held)))
+    assert page.index("a long night") < page.index("Acquired"), "the latest comes first"
+    assert re.search(r"<td>20\d\d-\d\d-\d\d \d\d:\d\d:\d\d \w+</td><td>Acquired</td>", page)
+    assert "No waiter has named itself" in page
+    assert "no fencing token" not in page
+    with get_lock("plain", fenced=False) as plain:
+        row = held_locks(search="plain").rows[0]
+        page = text_of(admin_client.get(address(plain, "release")))
+        assert ("no fencing token" in page) == (not row.token)
+
+
+def test_names_that_begin_so_are_left_out(admin_client, held):
+    """A lesson's or a load test's locks don't hide the others."""
+    with get_lock("lab:sku:1"):
+        page = text_of(admin_client.get(f"{LIST}?without=lab:"))
+        rows = admin_client.get(f"{LIST}json/?without=lab:").json()["rows"]
+    assert "lab:sku:1" not in page
+    assert "order:42" in page
+    assert [row["name"] for row in rows] == ["order:42"]
+
+
+def test_an_event_has_its_seconds_and_zone(admin_client, held):
+    """Logs are compared by them."""
+    admin_client.post(address(held, "release"), {"reason": "worker 7 died"})
+    page = text_of(admin_client.get("/admin/locking/lockevent/"))
+    assert re.search(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d \w+", page)
+
+
+@pytest.mark.parametrize("query", ["kind=%00", "state=%00", "prefix=%00", "q=%00", "host=%00", "backend=%00"])
+def test_a_filter_that_no_lock_can_match_is_no_error_of_the_server(admin_client, held, query):
+    """A NUL in the address leads to the list, or to an empty one."""
+    assert admin_client.get(f"{LIST}?{query}").status_code in (200, 302)

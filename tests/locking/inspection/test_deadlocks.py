@@ -280,8 +280,7 @@ def test_a_deadlock_is_written_to_the_audit(settings, redis_database, quick_look
 
 def deadlocks_told():
     """How many deadlocks the last hour's figures have."""
-    figures = heartbeat.figures(locks["default"])
-    return 0 if figures is None else figures.deadlocks
+    return sum(minute.get("deadlock", 0) for minute in stats.last_hour(locks["default"]))
 
 
 def test_a_deadlock_without_a_database_is_in_the_log(engine, monkeypatch, caplog):

@@ -15,9 +15,10 @@ from locking.core.handler import locks
 from locking.core.lease import live_leases
 from locking.exceptions import LockLost
 from locking.inspection import heartbeat
-from locking.inspection.heartbeat import IDLE_AFTER, HeartbeatPublisher, figures, records_of
+from locking.inspection.heartbeat import IDLE_AFTER, HeartbeatPublisher, records_of
 from locking.inspection.held import held_locks
-from locking.inspection.stats import SAMPLES, bucket, middle, stats_of, take_counters
+from locking.inspection.stats import SAMPLES, last_hour, leave_out_this_process, take_counters
+from locking.signals import OBSERVERS
 from locking.testing.contract.base import begin, counted_waiters
 from locking.utils.call_site import activity_of
 from locking.utils.clock import now
@@ -342,7 +343,7 @@ def test_records_of_long_ago_are_swept(each_backend):
 
 @pytest.mark.parametrize("each_backend", ["redis", "memory"], indirect=True)
 def test_figures_of_the_last_hour(reporter, each_backend):
-    """Acquired, refused and lost are counted, and the percentiles lie where the times were."""
+    """Acquired, refused and lost are counted, minute by minute."""
     for _ in range(20):
         with get_lock("a"):
             pass
@@ -353,26 +354,28 @@ def test_figures_of_the_last_hour(reporter, each_backend):
     lost = get_lock("b").acquire()
     lost.leases[0].lose()
     reporter.beat()
-    reported: Any = figures(each_backend)
-    assert (reported.acquired, reported.refused, reported.lost) == (22, 1, 1)
-    assert 0 < reported.wait_p95 < 60
-    assert 0 < reported.hold_p95 < 60
+    minutes = last_hour(each_backend)
+    sums = {what: sum(each.get(what, 0) for each in minutes) for what in ("acquired", "refused", "lost")}
+    assert sums == {"acquired": 22, "refused": 1, "lost": 1}
+    assert len(minutes) == 60
+    assert sum(each.get("acquired", 0) for each in minutes[-3:]) == 22
 
 
-def test_a_percentile_is_right_to_a_tenth():
-    """95 of 100 times lie below it, as far as the buckets tell."""
-    SAMPLES.extend(("hundred", "acquired", 0.001 * number) for number in range(1, 101))
-    reported = stats_of(take_counters()["hundred"])  # a thread of the tests before may tell of their alias
-    assert reported.wait_p95 == pytest.approx(0.095, rel=0.1)
-    assert reported.acquired == 100
-    assert stats_of({}).wait_p95 is None
+def test_statistics_are_taken_away_once():
+    """What one process adds up in the backend isn't added again."""
+    SAMPLES.extend(("hundred", "acquired", 0.001) for _ in range(100))
+    assert take_counters()["hundred"] == {"acquired": 100}
     assert "hundred" not in take_counters()
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1e-7, 0.00012, 0.5, 3600.0])
-def test_a_bucket_holds_its_times(seconds):
-    """The middle of a time's bucket is near the time."""
-    assert middle(bucket(seconds)) == pytest.approx(max(seconds, 1e-6), rel=0.1)
+def test_a_process_can_be_left_out_of_the_statistics(monkeypatch):
+    """A lesson's locks would hide the project's own."""
+    monkeypatch.setitem(OBSERVERS, "measured", [*OBSERVERS["measured"]])
+    leave_out_this_process()
+    take_counters()
+    with get_lock("a"):
+        pass
+    assert "default" not in take_counters()
 
 
 def test_what_is_told_has_no_secrets(reporter, each_backend, monkeypatch):

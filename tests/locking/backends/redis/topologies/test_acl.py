@@ -121,7 +121,7 @@ def test_the_listed_rights_are_enough_to_list(server):
         assert client in backend.heartbeats([client])
         backend.publish_heartbeats({}, forget=[client])
     backend.add_counters(1, {"acquired": 1})
-    assert backend.figures([1]) == {"acquired": 1}
+    assert backend.figures_by_minute([1]) == [{"acquired": 1}]
     backend.tidy()
 
 
