@@ -68,7 +68,7 @@ class Command(racing.Command):
         parser.add_argument(
             "--search",
             metavar="NAMES",
-            help="lead two buyers through every schedule of at most two switches, print the shortest that fails",
+            help="lead two buyers through all schedules of at most two switches, print the shortest bad one",
         )
         parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
         parser.add_argument(
