@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.looks import SHOTS, in_both_schemes, no_violations, violations
+from tests.browser.looks import SHOTS, frame, in_both_schemes, no_violations, picture, strip, violations
 
 EVERY_PUZZLE = """async () => {
   const base = new URL(document.querySelector('script[type=module]').src);
@@ -176,3 +176,21 @@ def test_pictures_of_ones_own_strategy(lab, locale):
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
             page.locator("#own").screenshot(path=f"{SHOTS}/own-{locale}-{scheme}-{width}.png")
+
+
+@pytest.mark.screenshots
+@pytest.mark.skipif(not SHOTS, reason="takes screenshots of the docs: make screenshots")
+def test_the_strip_of_fencing(lab):
+    """Four moments: a holder stands still, another gets the lock and sells, the first one is refused."""
+    page = lab("/lab/?puzzle=12", viewport={"width": 1280, "height": 900})
+    for presses, caption in (
+        ("AA", "1 · A has the lock with token 1, and stands still"),
+        ("BBBB", "2 · its lease has ended: B gets the lock with token 2"),
+        ("BBBBBBB", "3 · B passes the fence, sells and commits"),
+        ("A", "4 · A comes back with token 1: the database refuses it"),
+    ):
+        for who in presses:
+            page.get_by_role("button", name=f"{who} · next").click()
+        frame(page, "#own-lanes", caption)
+    expect(page.locator("#own-verdict")).to_contain_text("You did it")
+    in_both_schemes(page, picture(page, "strip-fencing", height=strip(page)))
