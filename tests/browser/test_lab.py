@@ -14,7 +14,17 @@ from locking.inspection.stats import last_hour
 from locking.models import LockEvent
 from orders.lab.models import LabRun
 from tests.browser.conftest import end_lab_runs
-from tests.browser.looks import PHONE, SHOTS, in_both_schemes, no_violations, picture, shot, violations
+from tests.browser.looks import (
+    PHONE,
+    SHOTS,
+    frame,
+    in_both_schemes,
+    no_violations,
+    picture,
+    shot,
+    strip,
+    violations,
+)
 from tests.support.processes import until
 
 SOON = 60_000  # ms; a race starts processes, and the machine may be loaded
@@ -695,6 +705,32 @@ def closes_the_ring(page, puzzle):
     for who in ("A", "B"):
         page.locator(f'[data-next="{who}"]').click()
     return page.locator(".lane").filter(has_text="was the victim of a deadlock")
+
+
+@pytest.mark.screenshots
+@pytest.mark.skipif(not SHOTS, reason="takes screenshots of the docs: make screenshots")
+def test_the_strip_of_a_deadlock(open_lab):
+    """Four moments of two real buyers: one lock each, one waits, the ring is closed, a victim."""
+    page = open_lab("/lab/?puzzle=6", viewport={"width": 1280, "height": 900})
+
+    def lead(who, *steps):
+        for step in steps:
+            may_press(page, who)
+            page.locator(f'[data-next="{who}"]').click()
+            arrives(page, who, step)
+
+    for who in ("A", "B"):
+        lead(who, "waits for a lock", "has the lock", "has read the stock", "has decided")
+    frame(page, "#ring", "1 · A has the pen, B has the mug")
+    lead("A", "waits for a lock")
+    frame(page, "#ring", "2 · A asks for the mug")
+    lead("B", "waits for a lock")
+    frame(page, "#ring", "3 · B asks for the pen: the ring is closed")
+    for who in ("A", "B"):
+        page.locator(f'[data-next="{who}"]').click()
+    expect(page.locator("#ring .victim")).to_be_visible(timeout=SOON)
+    frame(page, "#ring", "4 · one of them is made to give up")
+    in_both_schemes(page, picture(page, "strip-deadlock", height=strip(page)))
 
 
 @pytest.mark.parametrize(
