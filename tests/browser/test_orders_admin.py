@@ -71,10 +71,9 @@ def test_a_clerk_ships_a_part(open_admin, order, scheme):
     expect(page.locator(".messagelist .success")).to_contain_text("is partly shipped")
     shoot(page, f"orders-{scheme}")
     assert [row.quantity for row in Shipment.objects.all()] == [2]
-    page.locator("#action-toggle").check()
-    page.select_option("select[name=action]", "cancel_orders")
-    page.locator(".actions input[name=reason]").fill("changed mind")
-    page.get_by_role("button", name="Go").click()
+    act(page, "cancel_orders")
+    page.get_by_label("Reason").fill("changed mind")
+    page.get_by_role("button", name="Cancel the order").click()
     expect(page.locator(".messagelist")).to_contain_text("returned, not cancelled")
     assert Order.objects.get().state == "partly_shipped"
 
@@ -115,10 +114,9 @@ def test_nothing_that_is_pressed_is_smaller_than_24_px(open_admin, order):
 
 @pytest.mark.parametrize("language", ["en", "zh-hans"])
 def test_the_choice_of_an_action_is_read_on_a_phone(open_admin, order, language):
-    """Neither it nor the reason is squeezed to a few pixels by the other."""
+    """It isn't squeezed to a few pixels."""
     page = open_admin(ORDERS, viewport={"width": 360, "height": 800}, locale=language)
-    for field in ("select[name=action]", "input[name=reason]"):
-        assert page.locator(f".actions {field}").bounding_box()["width"] >= 150
+    assert page.locator(".actions select[name=action]").bounding_box()["width"] >= 150
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
