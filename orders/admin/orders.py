@@ -27,20 +27,6 @@ _SHORT: Final = re.compile(r"#?([0-9A-Fa-f]{4})-?([0-9A-Fa-f]{4})")
 """A short number of an order, as people type it."""
 
 
-class OrderItemInline(ReadOnly, admin.TabularInline):  # type: ignore[type-arg]  # not subscriptable
-    """What was bought."""
-
-    model = OrderItem
-    fields = ("product", "name", "quantity", "shipped", "returned", "cancelled", "unit_price", "line_total")
-    readonly_fields = ("line_total",)
-    extra = 0
-
-    @admin.display(description=_("line total"))
-    def line_total(self, item: OrderItem) -> Any:
-        """Return quantity times price."""
-        return item.quantity * item.unit_price
-
-
 @admin.register(Order)
 class OrderAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """Orders with their number of units."""
@@ -74,7 +60,6 @@ class OrderAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[typ
         "id",
         "scope",
     )
-    inlines = (OrderItemInline,)
     actions = tuple(map(action_of, STEPS))
 
     class Media:
@@ -130,6 +115,7 @@ class OrderAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[typ
         context = {
             "title": _("Order %(order)s") % {"order": order.number},
             "subtitle": None,
+            "items": items,
             "steps": [(name, step.title) for name, step in steps if step.fits(order, items)],
             "timeline": timeline(order),
         }
