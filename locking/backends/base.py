@@ -72,8 +72,8 @@ class Busy:
     Attributes:
         retry_after: seconds until the holder's lease ends unless it is renewed; None when it has no end.
         holder: the holder's owner string, where the backend can tell.
-        outage: why nobody can tell at the moment, on servers of which another takes over when one dies: worth
-            asking again, and raised when the wait has run out meanwhile.
+        outage: why the answer is unknown at the moment, on servers with a failover: worth asking again, and
+            raised when the wait has run out meanwhile.
     """
 
     retry_after: float | None = None
@@ -126,7 +126,7 @@ PAGE: Final = 500
 """Holds that are read at a time where all are looked through."""
 
 HEARTBEAT_TTL: Final = 3600
-"""Seconds for which the record of a client that fell silent is kept, so that it can be told who it was."""
+"""Seconds for which the record of a silent client is kept, to show which process it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result of `manage.py locks doctor`.
+    """One result of `manage.py check --tag locking_live`.
 
     Attributes:
         subject: what was looked at, in a word or two: `version`, `clock`.
@@ -318,7 +318,7 @@ class BaseLockBackend(ABC):
         return self.extend(key, owner, ttl)
 
     def force_release(self, key: str, expected: str) -> bool:
-        """Break the hold of `expected` and of nobody else; False when it doesn't have the lock."""
+        """Break the hold of `expected` only; return False when it doesn't have the lock."""
         raise self.unsupported("force_release")
 
     def reissue_token(self, key: str, owner: str, above: int) -> int:
@@ -337,14 +337,14 @@ class BaseLockBackend(ABC):
         return 0
 
     def hold_ends(self, key: str, owner: str) -> float:
-        """Return the `clock.now()` after which the hold may be over although its ttl isn't; asks nobody.
+        """Return the `clock.now()` after which the hold may be over although its ttl isn't, without a query.
 
         For engines that bind a hold to a session which must be kept alive; endless on the others.
         """
         return math.inf
 
     def in_touch(self) -> bool:
-        """Return whether the engine's session is connected, as far as it is known; asks nobody."""
+        """Return whether the engine's session is connected as far as is known, without a query."""
         return True
 
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
@@ -423,7 +423,7 @@ class BaseLockBackend(ABC):
         """
 
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        """Return what is known of these clients; one that never told anything is left out."""
+        """Return the last heartbeats of these clients, omitting those without any."""
         return {}
 
     def processes(self) -> dict[str, Heartbeat]:
@@ -558,7 +558,7 @@ def finding_of(message: CheckMessage) -> Finding:
 
 
 class PollingWaiter(Waiter):
-    """A waiter for engines that wake nobody: polls with growing, jittered pauses."""
+    """A waiter for engines without notifications: polls with growing, jittered pauses."""
 
     def __init__(self, backend: BaseLockBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
         self._backend, self._key, self._owner, self._ttl, self._fenced = backend, key, owner, ttl, fenced

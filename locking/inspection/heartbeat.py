@@ -26,7 +26,7 @@ from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final
 
-from locking.backends.base import BaseLockBackend, Held
+from locking.backends.base import Held
 from locking.core.dead_processes import watcher
 from locking.core.handler import locks
 from locking.core.holders import facts_of
@@ -116,7 +116,7 @@ class HeartbeatPublisher(Observer):
         self._note_use(self._add_counters())
         tidy = now() >= self._tidy_at
         with self._publishing:
-            self._publish(self._records(), anew=tidy)
+            self._publish(self._records(), everything=tidy)
         if tidy:
             self._tidy_at = now() + TIDY_EVERY
             registration.refresh()
@@ -154,13 +154,13 @@ class HeartbeatPublisher(Observer):
                 self._try(backend.add_counters, minute, sums)
         return counters.keys()
 
-    def _publish(self, records: Records, *, repeat: bool = True, anew: bool = False) -> None:
+    def _publish(self, records: Records, *, repeat: bool = True, everything: bool = False) -> None:
         before, self._published = self._published, records
         for alias in {**before, **records}:
             if (backend := locks.initialized(alias)) is None:  # a test has changed LOCKING since
                 continue
             old, new = before.get(alias, {}), records.get(alias, {})
-            same = () if anew else old.items() & new.items()
+            same = () if everything else old.items() & new.items()
             changed = {client: None if (client, text) in same else text for client, text in new.items()}
             gone = old.keys() - new.keys()
             if not repeat:
@@ -273,22 +273,6 @@ def _details(lease: SingleLease) -> dict[str, Any]:
         "ttl": lease.ttl,
         "since": PROCESS.date_of(lease.taken_at),
     }
-
-
-def figures(backend: BaseLockBackend) -> stats.Stats | None:
-    """Return the figures of the last hour; None where the backend keeps none."""
-    sums = backend.figures(_last_hour())
-    return None if sums is None else stats.stats_of(sums)
-
-
-def acquired_by_minute(backend: BaseLockBackend) -> list[int]:
-    """Return how many locks were acquired per minute of the last hour, oldest first; empty: not known."""
-    return [sums.get("acquired", 0) for sums in backend.figures_by_minute(_last_hour())]
-
-
-def _last_hour() -> range:
-    this = int(time.time() // 60)  # noqa: TID251 shown
-    return range(this - 59, this + 1)
 
 
 reporter = HeartbeatPublisher()

@@ -46,6 +46,7 @@ PARTS: Final[dict[str, str]] = {
     "contrib/celery.py": "celery",
     "contrib": "contrib",
     "checks.py": "contrib",
+    "live_checks.py": "contrib",
     "inspection": "inspection",
     "admin": "admin",
     "templatetags": "admin",

@@ -207,7 +207,7 @@ class Store(Locks):
     def __init__(self) -> None:
         super().__init__()
         self.read_write, self.semaphores = Locks(), Locks()
-        self.told: dict[str, tuple[str, float]] = {}
+        self.records: dict[str, tuple[str, float]] = {}
         self.figures: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
     def of_kind(self, kind: str) -> Locks:
@@ -333,19 +333,19 @@ class MemoryBackend(MemoryVerbs):
         return sum(hold.key.startswith(prefix) for hold in self._all_held())
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
-        told = self.store.told
+        kept = self.store.records
         for client, text in records.items():
-            before = told.get(client, ("{}", 0.0))[0]
-            told[client] = (before if text is None else text, now())
+            before = kept.get(client, ("{}", 0.0))[0]
+            kept[client] = (before if text is None else text, now())
         for client in forget:
-            told.pop(client, None)
+            kept.pop(client, None)
 
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        found = {client: self.store.told.get(client) for client in clients}
-        return {client: Heartbeat(told[0], now() - told[1]) for client, told in found.items() if told}
+        found = {client: self.store.records.get(client) for client in clients}
+        return {client: Heartbeat(kept[0], now() - kept[1]) for client, kept in found.items() if kept}
 
     def processes(self) -> dict[str, Heartbeat]:
-        return self.heartbeats(list(self.store.told))
+        return self.heartbeats(list(self.store.records))
 
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
         self.store.figures[minute].update(figures)

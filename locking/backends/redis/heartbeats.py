@@ -7,7 +7,6 @@ holdfast_figures:<KEY_PREFIX><minute>       a hash of sums
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -56,12 +55,6 @@ class HeartbeatVerbs(RedisVerbs):
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
         pairs = [part for name, more in figures.items() for part in (name.encode(), more)]
         self._client.call(INCR_COUNTERS.call([self._record("figures", minute)], *pairs))
-
-    def figures(self, minutes: Sequence[int]) -> dict[str, int] | None:
-        sums = Counter[str]()
-        for each in self.figures_by_minute(minutes):
-            sums.update(each)
-        return dict(sums)
 
     def figures_by_minute(self, minutes: Sequence[int]) -> list[dict[str, int]]:
         keys = [self._record("figures", minute) for minute in minutes]
