@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
+from tests.browser.looks import violations
 from tests.factories import ProductFactory
 
 
@@ -18,3 +20,12 @@ def test_the_interface_is_shown_and_tried(transactional_db, open_page, complaint
     products.get_by_role("button", name="Execute").click()
     expect(products.locator(".live-responses-table")).to_contain_text('"sku": "mug"')
     assert complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_can_be_read(transactional_db, open_page, scheme):
+    """In both schemes axe finds nothing but what Swagger UI's own markup nests and numbers."""
+    page = open_page("/docs/", color_scheme=scheme, bypass_csp=True)
+    expect(page.locator(".opblock")).to_have_count(11)
+    expect(page.locator(".models")).to_be_visible()
+    assert {name for name, _ in violations(page)} <= {"heading-order", "nested-interactive"}
