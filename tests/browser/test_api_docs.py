@@ -9,6 +9,9 @@ from tests.browser.looks import violations
 from tests.factories import ProductFactory
 
 
+SWAGGERS_OWN = ("heading-order", "nested-interactive")
+
+
 def test_the_interface_is_shown_and_tried(transactional_db, open_page, complaints):
     """Every operation is listed; one is executed from the page, under its own Content-Security-Policy."""
     ProductFactory(sku="mug", name="Mug")
@@ -28,4 +31,5 @@ def test_it_can_be_read(transactional_db, open_page, scheme):
     page = open_page("/docs/", color_scheme=scheme, bypass_csp=True)
     expect(page.locator(".opblock")).to_have_count(11)
     expect(page.locator(".models")).to_be_visible()
-    assert {name for name, _ in violations(page)} <= {"heading-order", "nested-interactive"}
+    found = {name: nodes for name, nodes in violations(page) if name not in SWAGGERS_OWN}
+    assert found == {}
