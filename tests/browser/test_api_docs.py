@@ -8,7 +8,6 @@ from playwright.sync_api import expect
 from tests.browser.looks import violations
 from tests.factories import ProductFactory
 
-
 SWAGGERS_OWN = ("heading-order", "nested-interactive")
 
 
