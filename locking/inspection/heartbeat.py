@@ -25,14 +25,14 @@ from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final
 
-from locking.core.dead_processes import watcher
 from locking.core.handler import locks
 from locking.core.holders import facts_of
 from locking.core.lease import SingleLease, State, live_leases
-from locking.core.liveness import registration
 from locking.exceptions import LockError
 from locking.inspection import stats
 from locking.inspection.waits import PUBLISH_AFTER, TOGETHER, WAITS, Wait, next_due
+from locking.liveness.files import registration
+from locking.liveness.release import watcher
 from locking.signals import Measure, Observer, observe
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now

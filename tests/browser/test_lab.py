@@ -14,7 +14,17 @@ from locking.inspection.stats import last_hour
 from locking.models import LockEvent
 from orders.lab.models import LabRun
 from tests.browser.conftest import end_lab_runs
-from tests.browser.looks import PHONE, SHOTS, in_both_schemes, no_violations, picture, shot, violations
+from tests.browser.looks import (
+    PHONE,
+    SHOTS,
+    frame,
+    in_both_schemes,
+    no_violations,
+    picture,
+    shot,
+    strip,
+    violations,
+)
 from tests.support.processes import until
 
 SOON = 60_000  # ms; a race starts processes, and the machine may be loaded
@@ -554,7 +564,7 @@ def test_the_last_piece_is_sold_twice(open_lab):
     expect(page.locator("#goal")).to_contain_text("You did it")
     expect(page.locator("#totals")).to_have_text("sold 2 · in stock 1 · page says 0")
     expect(page.locator("#tile-stock")).to_have_text("0")
-    expect(page.locator("#solved")).to_have_text("1 of 6 puzzles solved")
+    expect(page.locator("#solved")).to_have_text("1 of 20 puzzles solved")
     page.get_by_role("button", name="Now try row_lock").click()
     expect(page.locator("#step-strategy")).to_have_text("row_lock")
     expect(page.locator("#goal")).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
@@ -697,6 +707,32 @@ def closes_the_ring(page, puzzle):
     return page.locator(".lane").filter(has_text="was the victim of a deadlock")
 
 
+@pytest.mark.screenshots
+@pytest.mark.skipif(not SHOTS, reason="takes screenshots of the docs: make screenshots")
+def test_the_strip_of_a_deadlock(open_lab):
+    """Four moments of two real buyers: one lock each, one waits, the ring is closed, a victim."""
+    page = open_lab("/lab/?puzzle=6", viewport={"width": 1280, "height": 900})
+
+    def lead(who, *steps):
+        for step in steps:
+            may_press(page, who)
+            page.locator(f'[data-next="{who}"]').click()
+            arrives(page, who, step)
+
+    for who in ("A", "B"):
+        lead(who, "waits for a lock", "has the lock", "has read the stock", "has decided")
+    frame(page, "#ring", "1 · A has the pen, B has the mug")
+    lead("A", "waits for a lock")
+    frame(page, "#ring", "2 · A asks for the mug")
+    lead("B", "waits for a lock")
+    frame(page, "#ring", "3 · B asks for the pen: the ring is closed")
+    for who in ("A", "B"):
+        page.locator(f'[data-next="{who}"]').click()
+    expect(page.locator("#ring .victim")).to_be_visible(timeout=SOON)
+    frame(page, "#ring", "4 · one of them is made to give up")
+    in_both_schemes(page, picture(page, "strip-deadlock", height=strip(page)))
+
+
 @pytest.mark.parametrize(
     ("puzzle", "lock"),
     [("Make both wait for each other.", "row "), ("Do it where no database sees it.", "lab:sku:")],
@@ -738,7 +774,7 @@ def test_the_deadlock_of_distributed_locks_names_its_circle(open_lab):
     may_press(page, victim.get_attribute("data-lane", timeout=SOON))
     victim.locator(".next").click()
     expect(victim.locator(".now")).to_contain_text("and waits for 'lab:sku:")
-    expect(page.locator("#solved")).to_have_text("1 of 6 puzzles solved")
+    expect(page.locator("#solved")).to_have_text("1 of 20 puzzles solved")
     page.goto("/problems/")  # the session ends, and with it its process, which writes what is left
     end_lab_runs()
     assert [event.action for event in LockEvent.objects.all()] == ["deadlock"]
