@@ -186,7 +186,7 @@ def test_json(admin_client, held):
 def test_the_page_of_one_hold(admin_client, held):
     """All facts, and buttons to what may be done."""
     page = text_of(admin_client.get(address(held)))
-    assert held.owner.replace(":", ":<wbr>") in page
+    assert held.owner in page
     assert address(held, "release") in page
     assert address(held, "extend") in page
 
