@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from locking.backends.base import BaseLockBackend, Held
+from locking.backends.capabilities import Counters, Heartbeats
 from locking.core.dead_processes import watcher
 from locking.core.handler import locks
 from locking.core.holders import facts_of
@@ -150,14 +151,15 @@ class HeartbeatPublisher(Observer):
         minute = int(time.time() // 60)  # noqa: TID251 shown
         counters = stats.take_counters()
         for alias, sums in counters.items():
-            if (backend := locks.initialized(alias)) is not None:
+            if isinstance(backend := locks.initialized(alias), Counters):
                 self._try(backend.add_counters, minute, sums)
         return counters.keys()
 
     def _publish(self, records: Records, *, repeat: bool = True, anew: bool = False) -> None:
         before, self._published = self._published, records
         for alias in {**before, **records}:
-            if (backend := locks.initialized(alias)) is None:  # a test has changed LOCKING since
+            backend = locks.initialized(alias)
+            if not isinstance(backend, Heartbeats):  # or a test has changed LOCKING since
                 continue
             old, new = before.get(alias, {}), records.get(alias, {})
             same = () if anew else old.items() & new.items()
@@ -277,12 +279,15 @@ def _details(lease: SingleLease) -> dict[str, Any]:
 
 def figures(backend: BaseLockBackend) -> stats.Stats | None:
     """Return the figures of the last hour; None where the backend keeps none."""
-    sums = backend.figures(_last_hour())
-    return None if sums is None else stats.stats_of(sums)
+    if not isinstance(backend, Counters):
+        return None
+    return stats.stats_of(sum(map(Counter, backend.figures_by_minute(_last_hour())), Counter[str]()))
 
 
 def acquired_by_minute(backend: BaseLockBackend) -> list[int]:
     """Return how many locks were acquired per minute of the last hour, oldest first; empty: not known."""
+    if not isinstance(backend, Counters):
+        return []
     return [sums.get("acquired", 0) for sums in backend.figures_by_minute(_last_hour())]
 
 

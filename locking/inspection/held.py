@@ -25,6 +25,7 @@ from itertools import islice, takewhile
 from typing import Any, Final
 
 from locking.backends.base import BaseLockBackend, Heartbeat, Held
+from locking.backends.capabilities import Heartbeats, Listing, backend_of, listing
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.kinds import LABELS
 from locking.exceptions import LockError, LockNotSupported
@@ -290,7 +291,7 @@ def held_locks(
     backends = [locks[alias]] if alias is not None else locks.all()
     if order == "waiters":
         return _by_contention(_searched(backends, wanted, 0, MOST_SEARCHED), offset, limit)
-    if len(backends) == 1 and not wanted.needs_search and (backends[0].lists_by_age or not older_than):
+    if len(backends) == 1 and not wanted.needs_search and (_lists_by_age(backends[0]) or not older_than):
         page = _direct(backends[0], wanted, offset, limit)
     else:
         page = _searched(backends, wanted, offset, limit)
@@ -330,9 +331,9 @@ def _holds(alias: str, key: str, kind: str, wanted: Filter) -> list[HeldLock]:
 def _held(engine: BaseLockBackend, key: str, kind: str) -> list[Held]:
     """Return the holds of one lock; a search for the holder of an ordinary lock isn't needed."""
     if kind not in ("lock", "fair"):
-        return list(engine.held_as(key))
-    holder = (engine if kind == "lock" else engine.variant(kind)).holder(key)
-    found = None if holder is None else engine.find_held(key, holder.owner, kind)
+        return list(listing(engine).held_as(key))
+    holder = backend_of(engine, kind).holder(key)
+    found = None if holder is None else listing(engine).find_held(key, holder.owner, kind)
     return [] if found is None else [found]
 
 
@@ -345,18 +346,19 @@ def _direct(backend: BaseLockBackend, wanted: Filter, offset: int, limit: int) -
     """The backend pages by itself."""
     keys = backend.key(wanted.prefix)
     try:
-        rows = _joined(backend, backend.held(prefix=keys, offset=offset, limit=limit))
-        total = max(backend.count_held(prefix=keys), offset + len(rows) if rows else 0)
+        engine = listing(backend)
+        rows = _joined(engine, engine.held(prefix=keys, offset=offset, limit=limit))
+        total = max(engine.count_held(prefix=keys), offset + len(rows) if rows else 0)
         old = [hold for hold in rows if not wanted.is_too_young(hold)]
         if wanted.older_than:
             whole_page = len(old) == limit > 0
-            total = _count_old(backend, wanted, offset + len(old), total) if whole_page else offset + len(old)
+            total = _count_old(engine, wanted, offset + len(old), total) if whole_page else offset + len(old)
         return Page(old, total)
     except LockError as error:
         return Page([], 0, problems=[_problem(backend, error)])
 
 
-def _count_old(backend: BaseLockBackend, wanted: Filter, least: int, most: int) -> int:
+def _count_old(backend: Listing, wanted: Filter, least: int, most: int) -> int:
     """Return how many are old enough, by halving: they come first."""
     latest = time.time() - wanted.older_than  # noqa: TID251 shown
     while least < most:
@@ -390,7 +392,7 @@ def _named_exactly(
     for backend in backends:
         with suppress(LockError, ValueError):  # a text that no name can be, or a backend that can't tell
             key = backend.key(check_name(wanted.search))
-            holds += _joined(backend, list(backend.held_as(key)))
+            holds += _joined(backend, list(listing(backend).held_as(key)))
     return [
         hold
         for hold in holds
@@ -403,7 +405,7 @@ def _named_exactly(
 def _stream(backend: BaseLockBackend, wanted: Filter, problems: list[Problem]) -> Iterator[HeldLock]:
     """Yield the holds of one backend, the oldest first, until they are too young."""
     try:
-        if backend.lists_by_age:
+        if _lists_by_age(backend):
             yield from takewhile(lambda hold: not wanted.is_too_young(hold), _all_of(backend, wanted))
         else:
             yield from sorted(islice(_all_of(backend, wanted), MOST_SEARCHED + 1), key=_age)
@@ -411,13 +413,17 @@ def _stream(backend: BaseLockBackend, wanted: Filter, problems: list[Problem]) -
         problems.append(_problem(backend, error))
 
 
+def _lists_by_age(backend: BaseLockBackend) -> bool:
+    return isinstance(backend, Listing) and backend.lists_by_age
+
+
 def _age(hold: HeldLock) -> float:
     return hold.since or 0.0
 
 
 def _all_of(backend: BaseLockBackend, wanted: Filter) -> Iterator[HeldLock]:
-    offset = 0
-    while holds := backend.held(prefix=backend.key(wanted.prefix), offset=offset, limit=STEP):
+    engine, offset = listing(backend), 0
+    while holds := engine.held(prefix=backend.key(wanted.prefix), offset=offset, limit=STEP):
         yield from _joined(backend, holds)
         offset += len(holds)
 
@@ -434,13 +440,13 @@ def holds_of(name: str, *, backend: str = DEFAULT_ALIAS) -> list[HeldLock]:
     """
     engine = locks[backend]
     key = engine.key(check_name(name))
-    return _with_waiters(_joined(engine, list(engine.held_as(key))))
+    return _with_waiters(_joined(engine, list(listing(engine).held_as(key))))
 
 
 def find_hold(backend: str, key: str, owner: str, kind: str = "lock") -> HeldLock | None:
     """Return one hold as it is now, or None when it has ended; errors as for `holds_of`."""
     engine = locks[backend]
-    hold = engine.find_held(key, owner, kind)
+    hold = listing(engine).find_held(key, owner, kind)
     return None if hold is None else _with_waiters(_joined(engine, [hold]))[0]
 
 
@@ -449,7 +455,7 @@ def find_hold(backend: str, key: str, owner: str, kind: str = "lock") -> HeldLoc
 
 def _joined(backend: BaseLockBackend, holds: Sequence[Held]) -> list[HeldLock]:
     clients = list(dict.fromkeys(client for hold in holds for client in _clients(hold.owner)))
-    known = backend.heartbeats(clients) if clients else {}
+    known = backend.heartbeats(clients) if clients and isinstance(backend, Heartbeats) else {}
     records = {client: (presence, read(presence)) for client, presence in known.items()}
     return [
         _row(backend, hold, *next((records[c] for c in _clients(hold.owner) if c in records), (None, {})))
@@ -476,7 +482,7 @@ def _row(
     backend: BaseLockBackend, hold: Held, presence: Heartbeat | None, record: dict[str, Any]
 ) -> HeldLock:
     details = record.get("holds", {}).get(hold.owner, {})
-    since = hold.since if backend.lists_by_age else details.get("since", hold.since)
+    since = hold.since if _lists_by_age(backend) else details.get("since", hold.since)
     told = {name: getattr(hold, name) for name in TOLD_BY_BACKEND}
     return HeldLock(
         backend=backend.alias,
@@ -518,7 +524,7 @@ def _waiters_on(backends: Iterable[BaseLockBackend], problems: list[Problem] | N
     found: dict[str, Waiter] = {}
     for backend in backends:
         try:
-            for presence in backend.processes().values():
+            for presence in backend.processes().values() if isinstance(backend, Heartbeats) else ():
                 if (silent := presence.silent or 0.0) <= SILENT:
                     found |= {each.id: each for each in waiters_of(read(presence), silent)}
         except LockError as error:
@@ -583,7 +589,7 @@ def waits_for(everybody: Sequence[Waiter]) -> dict[str, list[str]]:
 
 def _owners(alias: str, key: str) -> list[str]:
     with suppress(LockError):
-        return [hold.owner for hold in locks[alias].held_as(key)]
+        return [hold.owner for hold in listing(locks[alias]).held_as(key)]
     return []
 
 

@@ -34,6 +34,7 @@ PARTS: Final[dict[str, str]] = {
     "backends/base.py": "core",
     "backends/__init__.py": "core",
     "backends/options.py": "core",
+    "backends/capabilities.py": "core",
     "backends/waiters.py": "core",
     "backends/memory": "core",
     "backends/database": "database",

@@ -20,6 +20,7 @@ from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.backends.base import BaseLockBackend, Busy, Grant, Holder, Outcome
+from locking.backends.capabilities import ForceRelease, Kinds
 from locking.backends.database.connection_pool import ConnectionPool, abandon, discard, fetched, has_news
 from locking.backends.database.server_queue import SessionLockBackend
 from locking.conf import AliasSettings
@@ -244,7 +245,7 @@ def wait_in_line(
     return True
 
 
-class AdvisoryLockBackend(SessionLockBackend):
+class AdvisoryLockBackend(SessionLockBackend, Kinds, ForceRelease):
     """`"BACKEND": "locking.backends.database.AdvisoryLockBackend"`, `"OPTIONS": {"using": "default"}`.
 
     Each hold, and each waiting thread, occupies one connection. A read lock is the shared form; a write lock
@@ -256,7 +257,6 @@ class AdvisoryLockBackend(SessionLockBackend):
         session_pooling: True where a pooler stands between that pools whole sessions.
     """
 
-    supports_force_release = True
     kinds: ClassVar[frozenset[str]] = frozenset({"read", "write"})
     scope = "advisory locks are PostgreSQL's"
     pooler = (
@@ -276,7 +276,7 @@ class AdvisoryLockBackend(SessionLockBackend):
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
         """See the base class; one object per kind, because the watchdog renews by backend."""
         if kind not in self.kinds:
-            return super().variant(kind)
+            raise self.unsupported(f"make a {kind} lock")
         if kind not in self._variants:
             self._variants[kind] = made = copy(self)
             made.alias = f"{self.settings.alias}/{kind}"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from locking.backends.base import HEARTBEAT_TTL, BaseLockBackend, Heartbeat
+from locking.backends.base import HEARTBEAT_TTL, Heartbeat
+from locking.backends.capabilities import Heartbeats
 from locking.backends.database.connection_pool import ConnectionPool
 from locking.backends.database.sql import Statements
 from locking.utils.databases import fence_name
 
 
-class HeartbeatRows(BaseLockBackend):
+class HeartbeatRows(Heartbeats):
     """Heartbeats of a backend's processes."""
 
     _pool: ConnectionPool

@@ -21,6 +21,7 @@ from locking.backends.base import (
     PollingWaiter,
     Waiter,
 )
+from locking.backends.capabilities import ForceRelease, Listing
 from locking.backends.database.connection_pool import (
     DEFAULT_TIMEOUT,
     MAX_CONNECTIONS,
@@ -49,7 +50,7 @@ SWEEP_LIMIT: Final = 1000
 CONFLICT_TRIES: Final = 5
 
 
-class DatabaseBackend(HeartbeatRows):
+class DatabaseBackend(HeartbeatRows, Listing, ForceRelease):
     """`"BACKEND": "locking.backends.database.DatabaseBackend"`, `"OPTIONS": {"using": "default"}`.
 
     Options:
@@ -59,8 +60,6 @@ class DatabaseBackend(HeartbeatRows):
     """
 
     supports_fencing = True
-    supports_listing = True
-    supports_force_release = True
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)

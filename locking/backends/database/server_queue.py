@@ -11,6 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.backends.base import BaseLockBackend, Busy, Grant, Outcome, PollingWaiter, Waiter
+from locking.backends.capabilities import SessionBound
 from locking.backends.database.connection_pool import (
     ATTEMPTS,
     DEFAULT_TIMEOUT,
@@ -75,7 +76,7 @@ class ServerQueueWaiter(PollingWaiter):
         return self._backend.wait_for(self._key, self._owner, self._ttl, timeout)
 
 
-class SessionLockBackend(ServerQueueBackend):
+class SessionLockBackend(SessionBound, ServerQueueBackend):
     """A lock that a session of the server holds, and that ends with it; a session is one hold or one waiter.
 
     Attributes:

@@ -25,6 +25,7 @@ from locking.backends.base import (
     Outcome,
     Waiter,
 )
+from locking.backends.capabilities import Counters, ForceRelease, Heartbeats, Kinds, Listing, TokenReissue
 from locking.backends.options import own_options
 from locking.conf import AliasSettings
 from locking.utils.background import after_fork
@@ -221,11 +222,10 @@ STORES: dict[str, Store] = {}
 after_fork(STORES.clear)
 
 
-class MemoryVerbs(BaseLockBackend):
+class MemoryVerbs(ForceRelease):
     """What all kinds of lock in memory have in common."""
 
     supports_fencing = True
-    supports_force_release = True
     shared_between_processes = False
 
     def __init__(self, settings: AliasSettings, kind: str = "lock", permits: int = 1) -> None:
@@ -294,10 +294,9 @@ class MemoryVariant(MemoryVerbs):
         self.exclusive = kind != "semaphore"
 
 
-class MemoryBackend(MemoryVerbs):
+class MemoryBackend(MemoryVerbs, TokenReissue, Kinds, Listing, Heartbeats, Counters):
     """`"BACKEND": "locking.backends.memory.MemoryBackend"`."""
 
-    supports_listing = True
     supports_fairness = True
     kinds = frozenset({"read", "write", "semaphore", "fair"})
 
@@ -311,7 +310,7 @@ class MemoryBackend(MemoryVerbs):
         if kind == "fair":
             return self  # the ordinary lock is fair here
         if kind not in self.kinds:
-            return super().variant(kind)
+            raise self.unsupported(f"make a {kind} lock")
         which = (kind, options.get("permits", 0))
         if which not in self._others:
             self._others[which] = MemoryVariant(self.settings, kind, **options)
@@ -350,9 +349,8 @@ class MemoryBackend(MemoryVerbs):
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
         self.store.figures[minute].update(figures)
 
-    def figures(self, minutes: Sequence[int]) -> dict[str, int] | None:
-        kept = self.store.figures
-        return dict(sum((kept[minute] for minute in minutes if minute in kept), Counter[str]()))
+    def figures_by_minute(self, minutes: Sequence[int]) -> list[dict[str, int]]:
+        return [dict(self.store.figures.get(minute, {})) for minute in minutes]
 
     def tidy(self) -> None:
         """Forget figures that are older than two hours."""

@@ -7,16 +7,16 @@ holdfast_figures:<KEY_PREFIX><minute>       a hash of sums
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from locking.backends.base import HEARTBEAT_TTL, Heartbeat
+from locking.backends.capabilities import Counters, Heartbeats
 from locking.backends.redis.scripts import INCR_COUNTERS, Request, command
 from locking.backends.redis.verbs import RedisVerbs
 
 
-class HeartbeatVerbs(RedisVerbs):
+class HeartbeatVerbs(RedisVerbs, Heartbeats, Counters):
     """The records of one alias."""
 
     def _record(self, what: str, name: str | int = "") -> bytes:
@@ -56,12 +56,6 @@ class HeartbeatVerbs(RedisVerbs):
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
         pairs = [part for name, more in figures.items() for part in (name.encode(), more)]
         self._client.call(INCR_COUNTERS.call([self._record("figures", minute)], *pairs))
-
-    def figures(self, minutes: Sequence[int]) -> dict[str, int] | None:
-        sums = Counter[str]()
-        for each in self.figures_by_minute(minutes):
-            sums.update(each)
-        return dict(sums)
 
     def figures_by_minute(self, minutes: Sequence[int]) -> list[dict[str, int]]:
         keys = [self._record("figures", minute) for minute in minutes]

@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 from uuid import uuid4
 
-from django.core.checks import run_checks
+from django.core.checks import ERROR, CheckMessage, run_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections
 from django.db.transaction import atomic
 
-from locking.backends.base import BaseLockBackend, Busy, Finding, finding_of
+from locking.backends.base import BaseLockBackend, Busy, Finding
+from locking.backends.capabilities import Diagnosis, Listing
 from locking.core.handler import locks
 from locking.core.liveness import SETTING, directory, peers
 from locking.exceptions import LockError, LockNotSupported
@@ -67,6 +68,12 @@ def examine(alias: str | None = None) -> Iterator[Section]:
         yield Section(f"database {each}", _guarded("database", partial(_database, each), DatabaseError))
 
 
+def finding_of(message: CheckMessage) -> Finding:
+    """Return a system check's message as a finding."""
+    verdict: Literal["error", "warning"] = "error" if message.level >= ERROR else "warning"
+    return Finding(message.id or "check", verdict, str(message.msg), str(message.hint or ""))
+
+
 def _guarded(
     subject: str, look: Callable[[], list[Finding]], *errors: type[Exception], hint: str = ""
 ) -> list[Finding]:
@@ -108,12 +115,18 @@ def _backend(alias: str) -> list[Finding]:
     except (ImproperlyConfigured, ImportError, LookupError) as error:
         return [Finding("backend", "error", str(error), "Correct LOCKING.")]
     hint = "Start the server, or correct its address in LOCKING or CACHES."
-    found = _guarded("server", backend.diagnose, LockError, hint=hint)
+    found = _guarded("server", partial(_diagnosed, backend), LockError, hint=hint)
     if any(finding.subject == "server" and finding.verdict == "error" for finding in found):
         return found  # the rest would only wait for it again
     found += [_names(backend)]
     found += _guarded("latency", partial(_latencies, backend), LockError)
     return [*found, *_guarded("holds", partial(_holds, backend), LockError)]
+
+
+def _diagnosed(backend: BaseLockBackend) -> list[Finding]:
+    if isinstance(backend, Diagnosis):
+        return backend.diagnose()
+    return [finding_of(message) for message in backend.check(live=True)]
 
 
 def _names(backend: BaseLockBackend) -> Finding:
@@ -165,7 +178,7 @@ def _latency(what: str, seconds: Sequence[float]) -> Finding:
 
 def _holds(backend: BaseLockBackend) -> list[Finding]:
     """Look for holds that will not end by themselves, or whose holder has."""
-    if not backend.supports_listing:
+    if not isinstance(backend, Listing):
         return [Finding("holds", "unknown", "this backend can't list what is held")]
     listed = backend.count_held(prefix=backend.key(""))
     page = held_locks(backend.alias, limit=LOOKED_AT)

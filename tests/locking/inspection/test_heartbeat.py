@@ -22,7 +22,7 @@ from locking.testing.contract.base import begin, counted_waiters
 from locking.utils.call_site import activity_of
 from locking.utils.clock import now
 from locking.utils.ownership import PROCESS
-from tests.backends import BACKENDS, MEMORY
+from tests.backends import BACKENDS, MEMORY, any_engine
 from tests.locking.backends.redis.topologies.servers import until
 from tests.locking.support.helpers import elsewhere, publishing
 
@@ -35,7 +35,7 @@ def each_backend(request, settings, django_db_blocker):
     """The backends where processes can tell of themselves, one after the other."""
     row = BACKENDS[request.param]
     settings.LOCKING = {"default": {**row.reached(request), "KEY_PREFIX": "shop:"}}
-    backend = locks["default"]
+    backend = any_engine()
     SAMPLES.clear()
     STORES.clear()  # the memory backend keeps everything for as long as the process lives
     if row.fixture is None:
