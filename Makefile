@@ -13,7 +13,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv migrate demo serve test test-all test-rest check style docs screenshots bench loadtest matrix wheels release stop clean lock
+.PHONY: help venv migrate demo serve test test-all test-rest check style docs screenshots bench loadtest histories matrix wheels release stop clean lock
 
 help: ## say what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -31,16 +31,19 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # The types are checked beside the tests, for they take a core half a minute after a change of many files.
 TYPES := $(RUN) -m mypy . >build/types.txt 2>&1 & types=$$!
-VERDICT := tests=$$?; wait $$types; types=$$?; cat build/types.txt; exit $$((tests | types))
+VERDICT := tests=$$?; wait $$stock; stock=$$?; cat build/stock.txt; \
+	wait $$types; types=$$?; cat build/types.txt; exit $$((tests | stock | types))
 
-# The inventory's tests need no shop, and run without it.
-STOCK := $(RUN) -m pytest -c tests/stock/pytest.ini tests/stock -n $(WORKERS)
+# The inventory's tests need no shop: they run beside it, with servers and settings of their own.
+STOCK = $(RUN) -m pytest -c tests/stock/pytest.ini tests/stock -n 2
+BESIDE = >build/stock.txt 2>&1 & stock=$$!
 
 test: style ## check, and test whatever is public, in three minutes (PYTEST="-k name" narrows it)
-	@mkdir -p build; $(TYPES); $(RUN) -m pytest -n $(WORKERS) --selection quick $(PYTEST) && $(STOCK) --selection quick; $(VERDICT)
+	@mkdir -p build; $(TYPES); $(STOCK) --selection quick $(BESIDE); \
+	$(RUN) -m pytest -n $(WORKERS) --selection quick $(PYTEST); $(VERDICT)
 
 test-all: style ## check, and run every test: each engine, mutants, explorers, killed processes, browsers
-	@mkdir -p build; $(TYPES); $(RUN) -m pytest -n $(WORKERS) $(PYTEST) && $(STOCK); $(VERDICT)
+	@mkdir -p build; $(TYPES); $(STOCK) $(BESIDE); $(RUN) -m pytest -n $(WORKERS) $(PYTEST); $(VERDICT)
 
 test-rest: $(READY) ## run what test-all runs and test does not
 	@$(RUN) -m pytest -n $(WORKERS) --selection rest $(PYTEST)
@@ -63,6 +66,9 @@ bench: migrate ## measure the locks side by side, briefly
 loadtest: $(READY) ## load, kill and flush the served shop under each sound strategy, then audit it (UI=1: locust's page)
 	@mkdir -p build
 	@$(RUN) -m tests.load $(if $(UI),--ui,$(LOAD))
+
+histories: $(READY) ## run locks on hosts whose network splits, judge what clients saw (root; LONG=1: an hour)
+	@$(RUN) -m histories.run --json build/histories.json $(if $(LONG),--seconds 20,--seconds 7 --nemeses leader-cut-off,frozen-client)
 
 docs: $(READY) ## build the documentation into build/docs, and its Chinese pages into build/docs-zh
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from config.embedded.redis import program
+from config.embedded.server import redis_program
 
 START_SECONDS = 10.0
 
@@ -78,7 +78,7 @@ def private_redis() -> Iterator[Server]:
     settings = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         process = subprocess.Popen(
-            [program(), *settings, "--dir", folder, "--logfile", "redis.log"],
+            [redis_program(), *settings, "--dir", folder, "--logfile", "redis.log"],
             stdout=subprocess.DEVNULL,
         )
         try:

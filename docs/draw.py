@@ -8,6 +8,7 @@ from pathlib import Path
 from charts import CHARTS
 from diagrams import DIAGRAMS
 from growth_plots import pictures as plots
+from history_plot import HISTORIES
 from shapes import box, svg, words
 
 DOCS = Path(__file__).parent
@@ -22,7 +23,7 @@ def pictures() -> dict[str, str]:
     return {
         "architecture-floors.svg": _floors(FLOOR.findall(there)),
         "architecture-way.svg": _way(CALL.findall(there), CALL.findall(back)),
-        **{name: draw() for name, draw in (DIAGRAMS | CHARTS).items()},
+        **{name: draw() for name, draw in (DIAGRAMS | CHARTS | HISTORIES).items()},
     }
 
 

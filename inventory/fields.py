@@ -152,7 +152,7 @@ class StockField(models.OneToOneField[Any, Any]):
         return super().pre_save(instance, add)
 
     def _note_database(self, instance: models.Model, using: str, **_: object) -> None:
-        # A field isn't told where its row is saved, and a new row doesn't say it either.
+        # A field doesn't know where its row is saved, and a new row doesn't say it either.
         if getattr(instance, self.attname) is None:
             instance.__dict__["_stock_database"] = using
 

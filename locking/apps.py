@@ -15,7 +15,7 @@ class LockingConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks; have what is built on the core hear of locks, and of the end."""
-        from locking import checks  # noqa: F401
+        from locking import checks, live_checks  # noqa: F401
         from locking.core import at_exit, dead_processes
         from locking.inspection import audit, deadlocks, heartbeat
 

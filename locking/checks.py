@@ -1,7 +1,7 @@
-"""System checks: mistakes in settings and in decorators, told before the first request meets them.
+"""System checks: mistakes in settings and in decorators, reported before the first request.
 
-`manage.py check` opens no connection. The live checks ask the servers, and only run as
-`manage.py check --tag locking_live`. The page *System checks* of the documentation explains every id.
+They open no connection; those of `locking.live_checks` do. The page *System checks* of the documentation
+explains every id.
 """
 
 from __future__ import annotations
@@ -20,14 +20,10 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from locking.conf import DEFAULTS, LONGEST_COUNTDOWN, read_alias
 from locking.core.handler import DEFAULT_ALIAS, InvalidLockBackend, locks
 from locking.core.liveness import base_directory
-from locking.exceptions import BackendError
 from locking.keys.builder import dotted_path, templates_of
 from locking.keys.names import check_ttl
 from locking.transactions.decorator import DECORATED, Options
 from locking.utils.databases import VENDORS
-
-LIVE_TAG: Final = "locking_live"
-
 
 SNAPSHOTS: Final = "repeatable read"
 
@@ -48,7 +44,6 @@ HINTS: Final = {
     "locking.E010": "Name an absolute path, or None to leave it out.",
     "locking.E011": "Decorate changeform_view or delete_view instead.",
     "locking.E012": "Write the name as the URLconf has it, or give a default: <name|'none'>.",
-    "locking.E101": "Start the server, or correct its address, user or password in LOCKING or CACHES.",
     "locking.W001": "Use it in tests; in production take a backend that all processes share, such as Redis.",
     "locking.W002": "A row lock protects nothing there: use fenced=True or a conditional UPDATE, or"
     " PostgreSQL.",
@@ -157,9 +152,9 @@ def _sorted(messages: Iterable[CheckMessage]) -> list[CheckMessage]:
 
 @register("locking")
 def check_decorated(**_: Any) -> list[CheckMessage]:
-    """Check what the decorators name: aliases of `LOCKING` and of `DATABASES`, and who can check a token.
+    """Check the aliases of `LOCKING` and `DATABASES` that decorators name, and that tokens can be checked.
 
-    Where nobody can, each call of a fenced function is refused.
+    Where it can't, each call of a fenced function is refused.
     """
     return _sorted(m for each in _decorated() for m in (*_check_options(each), *_check_fence(each)))
 
@@ -301,23 +296,3 @@ def check_celery(**_: Any) -> list[CheckMessage]:
     text = f"{{}} is retried while its lock is taken, but the broker's visibility_timeout is {timeout:g} s."
     locked = [task for task in app.tasks.values() if hasattr(task.run, "lock_options")]
     return _sorted(_message("W006", text.format(dotted_path(task.run))) for task in locked)
-
-
-# --- live -------------------------------------------------------------------------------------------------
-
-
-@register(LIVE_TAG)
-def check_live(**_: Any) -> list[CheckMessage]:
-    """Ask every backend's servers, when asked to by tag."""
-    # Without a tag Django runs every check, and tells none which were given; its caller's frame does.
-    tags = sys._getframe(1).f_locals.get("tags")
-    return [message for alias in locks for message in _ask(alias)] if LIVE_TAG in (tags or ()) else []
-
-
-def _ask(alias: str) -> list[CheckMessage]:
-    try:
-        return locks[alias].check(live=True)
-    except BackendError as error:
-        return [_message("E101", f"LOCKING[{alias!r}] is not usable: {error}")]
-    except UNUSABLE:
-        return []  # told by locking.E004

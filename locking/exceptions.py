@@ -112,7 +112,7 @@ class BlockedWaiter(NamedTuple):
 class LockDeadlock(LockNotAcquired):
     """The locks wait for each other in a circle, and this waiter was chosen to give up.
 
-    Release what you hold (a `with` block does so when the error leaves it), then begin anew. Acquire several
+    Release what you hold (a `with` block does so when the error leaves it), then start again. Acquire several
     names with one `get_lock(a, b)`, which sorts them: then no circle can arise.
 
     Args:

@@ -51,7 +51,7 @@ def check_trusted_proxies(app_configs: Any, **kwargs: Any) -> list[CheckMessage]
 
 @register(deploy=True)
 def check_open_demo(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
-    """Warn of a deployment in which everybody may mark orders as paid."""
+    """Warn of a deployment in which any client may mark orders as paid."""
     if not settings.OPEN_DEMO or settings.CALLER != "orders.http.callers.anonymous":
         return []
     what = (
@@ -62,7 +62,7 @@ def check_open_demo(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
 
 @register(Tags.security, deploy=True)
 def check_demo_login(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
-    """Warn of a database that was seeded as a demo: its administrator's password is known to everybody."""
+    """Warn of a database that was seeded as a demo: its administrator's password is public."""
     hint = "Change it with manage.py changepassword admin, or delete that user."
     with suppress(DatabaseError):
         hashes = get_user_model().objects.filter(username="admin").values_list("password", flat=True)

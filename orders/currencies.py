@@ -45,7 +45,7 @@ def smallest_units(amount: Decimal, currency: str) -> Decimal:
         currency: as for `decimals`.
 
     Returns:
-        A whole number, unless the amount is finer than its currency, which nobody can pay.
+        A whole number, unless the amount is finer than its currency, which can't be paid.
 
     Example:
         >>> smallest_units(Decimal("9.90"), "EUR"), smallest_units(Decimal("9.90"), "JPY")

@@ -43,7 +43,7 @@ REDLOCK = "locking.backends.redlock.RedlockBackend"
 DATABASE = "locking.backends.database.DatabaseBackend"
 ADVISORY = "locking.backends.database.AdvisoryLockBackend"
 
-NOBODY = "redis://127.0.0.1:1/0"
+UNREACHABLE = "redis://127.0.0.1:1/0"
 
 ANSWER = 20.0
 """Seconds in which a server that runs has answered, however busy the machine is."""
@@ -53,7 +53,7 @@ LATE_REPLICA = {"socket_timeout": 1.5 * ANSWER, "wait_timeout_ms": 20_000}
 BACKENDS = {
     "redis": Backend(
         settings={"BACKEND": REDIS, "CACHE": "default"},
-        unreachable={"BACKEND": REDIS, "LOCATION": NOBODY},
+        unreachable={"BACKEND": REDIS, "LOCATION": UNREACHABLE},
     ),
     "redis-cluster": Backend(
         settings={"BACKEND": REDIS, "OPTIONS": LATE_REPLICA},

@@ -146,7 +146,7 @@ def no_trouble_so_far() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def redis_database() -> Iterator[redis.Redis]:
-    """This test process's own Redis database; one that holds somebody's data is refused."""
+    """This test process's own Redis database; one that holds other data is refused."""
     from django.conf import settings
 
     with redis.Redis.from_url(settings.REDIS_URL) as client:

@@ -39,7 +39,7 @@ def zookeeper_settings(zookeeper_location: str) -> dict[str, Any]:
 
 @pytest.fixture
 def etcd_settings(etcd_location: list[str]) -> dict[str, Any]:
-    """Settings of a prefix there that nobody uses."""
+    """Settings of a prefix there that no other test uses."""
     return {"LOCATION": etcd_location, "OPTIONS": {"prefix": f"{secrets.token_hex(4)}/"}}
 
 

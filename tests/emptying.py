@@ -1,7 +1,7 @@
 """How the database is emptied between tests: rows are deleted, where Django truncates tables.
 
 TRUNCATE makes a new file of each table and waits for the disk, whatever `synchronous_commit` says, and then
-Django looks up every content type and permission anew. That took longer than most tests.
+Django looks up every content type and permission again. That took longer than most tests.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from django.db.backends.postgresql.operations import DatabaseOperations
 KEPT = {
     "django_content_type",
     "auth_permission",
-}  # what migrations wrote, and post_migrate would write anew
+}  # what migrations wrote, and post_migrate would write again
 
 LOCK_ALL = """
 DO $$

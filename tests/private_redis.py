@@ -7,7 +7,7 @@ from pathlib import Path
 
 import redis
 
-from config.embedded.redis import program
+from config.embedded.server import redis_program
 from tests.support.processes import ServerProcess, until
 
 
@@ -17,7 +17,8 @@ class PrivateRedis(ServerProcess):
     def __init__(self, folder: Path) -> None:
         self.path = str(folder / "redis.sock")
         self.url = f"unix://{self.path}?db=0"
-        super().__init__(folder, [str(program()), "--port", "0", "--unixsocket", self.path, "--save", ""])
+        options = ["--port", "0", "--unixsocket", self.path, "--save", ""]
+        super().__init__(folder, [str(redis_program()), *options])
         self.client = redis.Redis(unix_socket_path=self.path)
         until(self.client.ping, "a private redis-server", despite=(redis.ConnectionError,))
 

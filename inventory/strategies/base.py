@@ -276,7 +276,7 @@ def _refused(error: DatabaseError) -> bool:
 
 
 def _failures(error: BaseException | None) -> Iterator[DatabaseError]:
-    # After a COMMIT without an answer Django connects anew: where that is refused, it hides the loss.
+    # After a COMMIT without an answer Django reconnects: where that is refused, it hides the loss.
     while error is not None:
         if isinstance(error, DatabaseError):
             yield error

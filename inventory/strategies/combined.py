@@ -35,7 +35,7 @@ class Combined(Strategy):
 
     Interleaving:
         A leads. B and C come while A commits, and wait. A hands the lead to B, which sells for C as well: two
-        units are left, B wants one and C two, so C alone is told that there is one.
+        units are left, B wants one and C two, so only C is refused, with the one that is left.
 
     Verdict:
         Exact: the statement decides each sale in turn under the levels' locks. When `write` fails for one of

@@ -6,27 +6,29 @@ from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.dateformat import format as date_format
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from locking.admin.lookups import ListedLookups
+from locking.inspection.formatting import shortened, visible
 from locking.models import Fence, LockEvent
-from locking.utils.formatting import shortened, visible
 
 
 class ReadOnly:
     """Read-only admin: the lock code writes the rows; a fence is never forgotten, the audit goes by age."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody may."""
+        """Return False for every user."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody may; what may be done to a held lock has permissions of its own."""
+        """Return False for every user. Actions on held locks have their own permissions."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody may."""
+        """Return False for every user."""
         return False
 
 
@@ -34,7 +36,7 @@ class Kept(ListedLookups, ReadOnly):
     """Rows of the database, by name."""
 
     class Media:
-        """The same sheet as the held locks: links that are told from text by more than their color."""
+        """The style sheet of the held locks: links differ from text by more than their color."""
 
         css: ClassVar = {"all": ["locking/held.css"]}
 
@@ -48,12 +50,17 @@ class Kept(ListedLookups, ReadOnly):
 class LockEventAdmin(Kept, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """What operators did to others' locks."""
 
-    list_display = ("at", "action", "done", "short_name", "holder", "actor", "reason")
+    list_display = ("moment", "action", "done", "short_name", "holder", "actor", "reason")
     # Not by a date hierarchy: on MySQL that needs the tables of time zones.
     list_filter = ("at", "action", "done", "backend", "kind")
     search_fields = ("name", "owner", "actor", "reason")
     search_help_text = _("Name, owner, actor or reason")
     list_per_page = 50
+
+    @admin.display(description=_("at"), ordering="at")
+    def moment(self, row: LockEvent) -> str:
+        """Return the time to the second, with its zone: logs are compared by it."""
+        return date_format(timezone.localtime(row.at), "Y-m-d H:i:s T")
 
 
 @admin.register(Fence)

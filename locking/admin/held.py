@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, ClassVar
 
 from django import forms
@@ -14,6 +15,7 @@ from django.db import connections
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
+from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_safe
@@ -32,16 +34,16 @@ from locking.core.handler import locks
 from locking.core.kinds import LABELS as KIND_NAMES
 from locking.exceptions import BackendError, LockNotSupported
 from locking.inspection.admin_actions import Result, extend_held, force_release
-from locking.inspection.heartbeat import acquired_by_minute, figures
+from locking.inspection.formatting import age, duration, shortened, visible
 from locking.inspection.held import known_waiters
-from locking.inspection.stats import Stats
+from locking.inspection.stats import last_hour
 from locking.inspection.waiting import wait_trees
 from locking.keys.names import MAX_TTL
 from locking.models import HeldLock, LockEvent
 from locking.utils.databases import storable
-from locking.utils.formatting import age, duration, shortened, visible
 
 MOST_AS_JSON = 1000
+EVENTS_SHOWN = 10
 
 
 def _committed_by_steps(view: Any) -> Any:
@@ -142,7 +144,7 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         """Show who waits for whom, across processes."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        found, problems = known_waiters()
+        found, problems = known_waiters(request.GET.get("without", ""))
         return self._render(
             request,
             "waiting",
@@ -168,7 +170,7 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         row = self.get_object(request, unquote(object_id))
         if row is None:
             return self._ended(request)
-        return self._page(request, "detail", row, facts=_facts(row.hold), events=_events(row.hold))
+        return self._page(request, "detail", row, facts=_facts(row.hold), timeline=_timeline(row.hold))
 
     @_committed_by_steps
     def release_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -295,22 +297,26 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
 def _last_hour(request: HttpRequest) -> dict[str, Any]:
     """Return the last hour of the chosen backend, the default one else; nothing when it can't tell."""
     try:
-        backend = locks[request.GET.get("backend") or "default"]
-        stats, minutes = figures(backend), acquired_by_minute(backend)
+        minutes = last_hour(locks[request.GET.get("backend") or "default"])
     except (BackendError, KeyError, ValueError, locks.exception_class):
         return {}
-    return {"figures": stats and _shown(stats), "history": _history(minutes) if any(minutes) else None}
+    if not minutes:
+        return {}
+    sums = {what: sum(each.get(what, 0) for each in minutes) for what in COUNTED}
+    acquired = [each.get("acquired", 0) for each in minutes]
+    return {
+        "figures": [(label, sums[what], sums[what] and what in ALARMING) for what, label in COUNTED.items()],
+        "history": _history(acquired) if any(acquired) else None,
+    }
 
 
-def _shown(stats: Stats) -> list[tuple[Any, Any, str]]:
-    return [
-        (_("acquired"), stats.acquired, ""),
-        (_("refused"), stats.refused, ""),
-        (_("deadlocks"), stats.deadlocks, "held-alarm" if stats.deadlocks else ""),
-        (_("lost"), stats.lost, "held-alarm" if stats.lost else ""),
-        (_("p95 wait"), duration(stats.wait_p95), ""),
-        (_("p95 hold"), duration(stats.hold_p95), ""),
-    ]
+COUNTED = {
+    "acquired": _("acquired"),
+    "refused": _("refused"),
+    "deadlock": _("deadlocks"),
+    "lost": _("lost"),
+}
+ALARMING = ("deadlock", "lost")
 
 
 def _history(minutes: list[int]) -> dict[str, Any]:
@@ -321,8 +327,25 @@ def _history(minutes: list[int]) -> dict[str, Any]:
     return {"points": points, "most": most, "text": text}
 
 
-def _events(hold: Any) -> Any:
-    return LockEvent.objects.filter(backend=hold.backend, name=storable(hold.name))[:10]
+def _timeline(hold: Any) -> list[tuple[datetime, Any, str, str]]:
+    """Return when what happened to a lock, by whom and why, the latest first."""
+    here = timezone.now()
+    seen = [
+        (hold.started, _("process began"), hold.program, None),
+        (hold.since, _("acquired"), hold.holder, hold.site),
+        *((here.timestamp() - each.waited, _("waits"), each.who, each.doing) for each in hold.waiting),
+    ]
+    moments = [
+        (datetime.fromtimestamp(at, here.tzinfo), what, visible(by or ""), visible(why or ""))
+        for at, what, by, why in seen
+        if at is not None
+    ]
+    for event in LockEvent.objects.filter(backend=hold.backend, name=storable(hold.name))[:EVENTS_SHOWN]:
+        what = (
+            event.get_action_display() if event.done else f"{event.get_action_display()} ({_('had ended')})"
+        )
+        moments.append((event.at, what, event.actor, event.reason))
+    return sorted(moments, key=lambda moment: moment[0], reverse=True)
 
 
 def _facts(hold: Any) -> list[tuple[Any, Any]]:

@@ -23,10 +23,10 @@ from django.utils.translation import gettext_lazy as _
 from locking.core.handler import InvalidLockBackend, locks
 from locking.core.kinds import LABELS as KIND_NAMES
 from locking.exceptions import LockError
+from locking.inspection.formatting import duration, shortened, visible
 from locking.inspection.held import HeldLock as HeldLockInfo
 from locking.inspection.held import Page, find_hold, held_locks
 from locking.models import HeldLock
-from locking.utils.formatting import duration, shortened, visible
 
 MOST_AT_ONCE = 100
 """Rows that one bulk action takes."""
@@ -159,6 +159,7 @@ FILTERS = (
     _filter(Filter, "kind", _("kind"), KIND_NAMES.items),
     _filter(Filter, "backend", _("backend"), _aliases),
     _filter(Text, "prefix", _("beginning of the name"), ONE.items),
+    _filter(Text, "without", _("not beginning with"), ONE.items),
     _filter(Text, "host", _("host"), ONE.items),
 )
 
@@ -173,7 +174,7 @@ def page_of(params: Any, *, search: str, offset: int, limit: int, order: str = "
         return held_locks(
             params.get("backend") or None,
             search=search,
-            **{name: params.get(name, "") for name in ("prefix", "state", "kind", "host")},
+            **{name: params.get(name, "") for name in ("prefix", "without", "state", "kind", "host")},
             older_than=float(params.get("older_than") or 0),
             offset=offset,
             limit=limit,
@@ -240,7 +241,7 @@ def _waiting(hold: HeldLockInfo) -> str:
 
 
 MOST_PAGES: Final = 1_000_000
-"""A number from here on in an address is nobody's page."""
+"""The greatest page number that an address may ask for."""
 
 
 class HeldChangeList(ChangeList):

@@ -72,8 +72,8 @@ class Busy:
     Attributes:
         retry_after: seconds until the holder's lease ends unless it is renewed; None when it has no end.
         holder: the holder's owner string, where the backend can tell.
-        outage: why nobody can tell at the moment, on servers of which another takes over when one dies: worth
-            asking again, and raised when the wait has run out meanwhile.
+        outage: why the answer is unknown at the moment, on servers with a failover: worth asking again, and
+            raised when the wait has run out meanwhile.
     """
 
     retry_after: float | None = None
@@ -123,7 +123,7 @@ class Held:
 
 
 HEARTBEAT_TTL: Final = 3600
-"""Seconds for which the record of a client that fell silent is kept, so that it can be told who it was."""
+"""Seconds for which the record of a silent client is kept, to show which process it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result of `manage.py locks doctor`.
+    """One result of `manage.py check --tag locking_live`.
 
     Attributes:
         subject: what was looked at, in a word or two: `version`, `clock`.
@@ -413,38 +413,46 @@ def _report(failures: Sequence[BackendError], answers: Sequence[bool | None]) ->
         log_rarely(logger, logging.WARNING, ("extend", reason), "a lease could not be extended: %s", reason)
 
 
-class PollingWaiter(Waiter):
-    """A waiter for engines that wake nobody: polls with growing, jittered pauses."""
+def finding_of(message: CheckMessage) -> Finding:
+    """Return a system check's message as a finding; 40 is where Django's errors begin."""
+    verdict: Literal["error", "warning"] = "error" if message.level >= 40 else "warning"
+    return Finding(message.id or "check", verdict, str(message.msg), str(message.hint or ""))
+
+
+class _Polling:
+    """What polling threads and tasks have in common."""
 
     def __init__(self, backend: BaseLockBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
         self._backend, self._key, self._owner, self._ttl, self._fenced = backend, key, owner, ttl, fenced
         self._attempts = 0
 
+    def _pause(self, timeout: float) -> float:
+        self._attempts += 1
+        return min(timeout, jittered(self._attempts - 1))
+
+
+class PollingWaiter(_Polling, Waiter):
+    """A waiter for engines without notifications: polls with growing, jittered pauses."""
+
     def try_acquire(self, *, queue: bool) -> Outcome:
         return self._backend.try_acquire(self._key, self._owner, self._ttl, fenced=self._fenced)
 
     def wait(self, timeout: float) -> Outcome:
-        time.sleep(min(timeout, jittered(self._attempts)))
-        self._attempts += 1
+        time.sleep(self._pause(timeout))
         return self.try_acquire(queue=True)
 
     def leave(self) -> None:
         """There is no queue to leave, and a refused attempt leaves nothing behind."""
 
 
-class AsyncPollingWaiter(AsyncWaiter):
+class AsyncPollingWaiter(_Polling, AsyncWaiter):
     """`PollingWaiter` that sleeps in the event loop."""
-
-    def __init__(self, backend: BaseLockBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
-        self._backend, self._key, self._owner, self._ttl, self._fenced = backend, key, owner, ttl, fenced
-        self._attempts = 0
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
         return await self._backend.atry_acquire(self._key, self._owner, self._ttl, fenced=self._fenced)
 
     async def wait(self, timeout: float) -> Outcome:
-        await asyncio.sleep(min(timeout, jittered(self._attempts)))
-        self._attempts += 1
+        await asyncio.sleep(self._pause(timeout))
         return await self.try_acquire(queue=True)
 
     async def leave(self) -> None:

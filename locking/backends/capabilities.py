@@ -86,7 +86,7 @@ class ForceRelease(BaseLockBackend):
 
     @abstractmethod
     def force_release(self, key: str, expected: str) -> bool:
-        """Break the hold of `expected` and of no one else; False when it doesn't have the lock."""
+        """Break the hold of `expected` only; return False when it doesn't have the lock."""
 
     def dequeue_owned(self, owned: Callable[[str], bool]) -> None:
         """Take the waiters of a dead process out of every queue in which others would wait for them.

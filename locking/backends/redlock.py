@@ -283,8 +283,8 @@ class RedlockBackend(TokenReissue, Listing, ForceRelease, Heartbeats):
 
     def _latest(self, read: Callable[[RedisBackend], dict[str, Heartbeat]]) -> dict[str, Heartbeat]:
         """Return what the server says that heard of a client last."""
-        told = [each for heard in self._from_each(read) for each in heard.items()]
-        return dict(sorted(told, key=lambda each: each[1].silent or 0.0, reverse=True))
+        newest_last = [each for heard in self._from_each(read) for each in heard.items()]
+        return dict(sorted(newest_last, key=lambda each: each[1].silent or 0.0, reverse=True))
 
     def tidy(self) -> None:
         self._from_each(RedisBackend.tidy)
@@ -357,7 +357,7 @@ class AsyncRedlockWaiter(Tries, AsyncPollingWaiter):
 
 
 def padded(ttl: float) -> float:
-    """Return the ttl that servers are told: longer by the drift, so that the holder's own ends first."""
+    """Return the ttl sent to the servers: longer by the drift, so that the holder's own ends first."""
     return ttl * (1 + DRIFT_SHARE) + DRIFT_SECONDS
 
 

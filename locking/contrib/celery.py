@@ -149,7 +149,7 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
             raise ValueError(f"unique_conflict={self.unique_conflict!r} must be 'raise', 'skip' or 'result'")
         if self.unique_until not in ("end", "start"):
             raise ValueError(f"unique_until={self.unique_until!r} must be 'end' or 'start'")
-        self._names  # noqa: B018 - a key that can't be one is told when the task is defined
+        self._names  # noqa: B018 - an invalid key is reported when the task is defined
 
     @cached_property
     def _names(self) -> KeyBuilder:
@@ -169,7 +169,7 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
         Raises:
             LockNotAcquired: it is, and `unique_conflict` is `raise`; or it is `result`, and what holds the
                 lock isn't such a task, or one whose `task_id` isn't a UUID of version 4, as Celery's are.
-            BackendUnavailable: nobody could tell; nothing was sent.
+            BackendUnavailable: the backend didn't answer; nothing was sent.
         """
         task_id = task_id or uuid()
         place = self._place(task_id, args, kwargs)
@@ -250,8 +250,8 @@ class QueueSlot:
         """Take the lock for the time in the queue; asked by its own task again, it keeps that.
 
         Raises:
-            LockNotAcquired: another task has it. BackendUnavailable: nobody could tell; should it have been
-            taken all the same, it is released.
+            LockNotAcquired: another task has it. BackendUnavailable: the backend didn't answer; if the
+            lock was acquired all the same, it is released.
         """
         self._reserved = owner = self._new_owner()
         try:

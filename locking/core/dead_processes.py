@@ -212,7 +212,7 @@ class Watch:
 
 
 class Watcher:
-    """Looks, in one thread per process, while somebody waits for a lock or something has to be released.
+    """Looks, in one thread per process, while a caller waits for a lock or a lock has to be released.
 
     `enabled` = False keeps it from looking: then the leases decide.
     """
@@ -231,7 +231,7 @@ class Watcher:
         self._cleanups: list[Cleanup] = []
 
     def look(self) -> None:
-        """Have the thread look in the background, once and for as long as somebody waits."""
+        """Have the thread look in the background, once and for as long as a caller waits."""
         with self._mutex:  # in which the watch isn't closed
             self._asked = True
             if self._watch is not None:
@@ -241,7 +241,7 @@ class Watcher:
             self._worker.wake()
 
     def _step(self) -> float:
-        """Look and release once; until nobody waits and nothing is left, that is repeated."""
+        """Look and release once; repeated until no caller waits and nothing is left."""
         more = False
         try:
             more = self._look()
@@ -278,7 +278,7 @@ class Watcher:
         self._cleanups = []
 
     def _is_needed(self) -> bool:
-        """Whether somebody waits, or has asked for a look since the last one."""
+        """Whether a caller waits, or has asked for a look since the last one."""
         with self._mutex:
             asked, self._asked = self._asked, False
         return self.enabled and (asked or waiters.total > 0)

@@ -34,9 +34,9 @@ LABELS: Final[dict[str, Any]] = {
 """What the admin calls the kinds."""
 
 FIRST_PERMITS: Final[dict[tuple[str, str], int]] = {}
-"""By alias and key of a semaphore: the permits of its first caller in this process, or TOLD."""
+"""By alias and key of a semaphore: the permits of its first caller in this process, or REPORTED."""
 
-TOLD: Final = 0
+REPORTED: Final = 0
 MOST_NAMES: Final = 1_000
 """Semaphores that are remembered; beyond that all are forgotten."""
 
@@ -137,8 +137,8 @@ class Semaphore(SharedLock):
         first = FIRST_PERMITS.setdefault((alias, self.key), permits)
         if len(FIRST_PERMITS) > MOST_NAMES:
             FIRST_PERMITS.clear()
-        if first not in (permits, TOLD):
-            FIRST_PERMITS[alias, self.key] = TOLD
+        if first not in (permits, REPORTED):
+            FIRST_PERMITS[alias, self.key] = REPORTED
             logger.warning(
                 "the semaphore %r has %d permits for some callers and %d for others of this process: the"
                 " first to use the name decides; write the same number everywhere",

@@ -8,13 +8,13 @@ from typing import Any
 from django.db import DatabaseError, connections, router
 
 from locking.models import LockEvent
-from locking.signals import LockEvent as Told
+from locking.signals import LockEvent as Sent
 from locking.signals import lock_deadlocked
 
 logger = logging.getLogger(__name__)
 
 
-def write_deadlock(sender: Any, event: Told, **kwargs: Any) -> None:
+def write_deadlock(sender: Any, event: Sent, **kwargs: Any) -> None:
     """Write the row of one deadlock, in the thread that sends signals; without a database the log must do."""
     backend, _, kind = event.backend.partition("/")
     row = LockEvent(

@@ -19,14 +19,14 @@ import socket
 import sys
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final
 
-from locking.backends.base import BaseLockBackend, Held
+from locking.backends.base import Held
 from locking.backends.capabilities import Counters, Heartbeats
 from locking.core.dead_processes import watcher
 from locking.core.handler import locks
@@ -117,7 +117,7 @@ class HeartbeatPublisher(Observer):
         self._note_use(self._add_counters())
         tidy = now() >= self._tidy_at
         with self._publishing:
-            self._publish(self._records(), anew=tidy)
+            self._publish(self._records(), everything=tidy)
         if tidy:
             self._tidy_at = now() + TIDY_EVERY
             registration.refresh()
@@ -155,14 +155,14 @@ class HeartbeatPublisher(Observer):
                 self._try(backend.add_counters, minute, sums)
         return counters.keys()
 
-    def _publish(self, records: Records, *, repeat: bool = True, anew: bool = False) -> None:
+    def _publish(self, records: Records, *, repeat: bool = True, everything: bool = False) -> None:
         before, self._published = self._published, records
         for alias in {**before, **records}:
             backend = locks.initialized(alias)
             if not isinstance(backend, Heartbeats):  # or a test has changed LOCKING since
                 continue
             old, new = before.get(alias, {}), records.get(alias, {})
-            same = () if anew else old.items() & new.items()
+            same = () if everything else old.items() & new.items()
             changed = {client: None if (client, text) in same else text for client, text in new.items()}
             gone = old.keys() - new.keys()
             if not repeat:
@@ -275,25 +275,6 @@ def _details(lease: SingleLease) -> dict[str, Any]:
         "ttl": lease.ttl,
         "since": PROCESS.date_of(lease.taken_at),
     }
-
-
-def figures(backend: BaseLockBackend) -> stats.Stats | None:
-    """Return the figures of the last hour; None where the backend keeps none."""
-    if not isinstance(backend, Counters):
-        return None
-    return stats.stats_of(sum(map(Counter, backend.figures_by_minute(_last_hour())), Counter[str]()))
-
-
-def acquired_by_minute(backend: BaseLockBackend) -> list[int]:
-    """Return how many locks were acquired per minute of the last hour, oldest first; empty: not known."""
-    if not isinstance(backend, Counters):
-        return []
-    return [sums.get("acquired", 0) for sums in backend.figures_by_minute(_last_hour())]
-
-
-def _last_hour() -> range:
-    this = int(time.time() // 60)  # noqa: TID251 shown
-    return range(this - 59, this + 1)
 
 
 reporter = HeartbeatPublisher()

@@ -158,6 +158,16 @@ class HeldLock(PublishedHold):
         return max(self.waiters or 0, len(self.waiting))
 
     @property
+    def next_waiter(self) -> Waiter | None:
+        """The waiter that a release lets go on, as far as processes have named themselves."""
+        return self.waiting[0] if self.waiting else None
+
+    @property
+    def waiting_behind(self) -> int:
+        """How many wait on when the next one goes on."""
+        return max(0, self.waiter_count - 1)
+
+    @property
     def holder(self) -> str:
         """Host, pid and thread, joined by colons, where the process has published them; else the owner."""
         return self.owner if self.host is None else _joined_by_colons(self.host, self.pid, self.thread)
@@ -223,6 +233,7 @@ class Filter:
     """What a list is narrowed to; see `held_locks`."""
 
     prefix: str = ""
+    without: str = ""
     search: str = ""
     state: str = ""
     kind: str = ""
@@ -231,18 +242,24 @@ class Filter:
 
     @property
     def needs_search(self) -> bool:
-        """Whether every row must be looked at; the backend finds a prefix, and the old come first."""
-        return bool(self.search or self.state or self.kind or self.host)
+        """Whether rows must be looked at one by one; a prefix is found by the backend."""
+        return self != Filter(prefix=self.prefix)
+
+    def leaves_out(self, name: str) -> bool:
+        """Whether the name begins with what isn't wanted."""
+        return bool(self.without) and name.startswith(self.without)
 
     def is_too_young(self, hold: HeldLock) -> bool:
-        """Whether it hasn't been held for long enough, as far as anybody can tell."""
+        """Whether it hasn't been held for long enough, or for an unknown time."""
         return bool(self.older_than) and (hold.held_for or 0.0) < self.older_than
 
     def matches(self, hold: HeldLock) -> bool:
         """Whether the list shows this hold."""
         wanted = ((self.state, hold.state), (self.kind, hold.kind), (self.host, hold.host or ""))
         texts = (hold.name, hold.owner, hold.holder, hold.doing or "", hold.site or "")
-        if self.is_too_young(hold) or not all(value in ("", fact) for value, fact in wanted):
+        if self.is_too_young(hold) or self.leaves_out(hold.name):
+            return False
+        if not all(value in ("", fact) for value, fact in wanted):
             return False
         return not self.search or any(self.search in text for text in texts)
 
@@ -251,6 +268,7 @@ def held_locks(
     alias: str | None = None,
     *,
     prefix: str = "",
+    without: str = "",
     search: str = "",
     state: str = "",
     kind: str = "",
@@ -265,6 +283,7 @@ def held_locks(
     Args:
         alias: of one backend in `LOCKING`; None = all of them.
         prefix: only names that begin with it.
+        without: no names that begin with it.
         search: only holds with this text in their name, owner, holder, path, task or place in the code.
         state: one of `STATES`.
         kind: one of `KINDS`.
@@ -287,11 +306,19 @@ def held_locks(
     _check(order, ORDERS, "order")
     if offset < 0 or limit < 0 or older_than < 0:
         raise ValueError(f"offset, limit and older_than can't be negative: {offset}, {limit}, {older_than}")
-    wanted = Filter(prefix=prefix, search=search, state=state, kind=kind, host=host, older_than=older_than)
+    wanted = Filter(
+        prefix=prefix,
+        without=without,
+        search=search,
+        state=state,
+        kind=kind,
+        host=host,
+        older_than=older_than,
+    )
     backends = [locks[alias]] if alias is not None else locks.all()
     if order == "waiters":
         return _by_contention(_searched(backends, wanted, 0, MOST_SEARCHED), offset, limit)
-    if len(backends) == 1 and not wanted.needs_search and (_lists_by_age(backends[0]) or not older_than):
+    if len(backends) == 1 and not wanted.needs_search:
         page = _direct(backends[0], wanted, offset, limit)
     else:
         page = _searched(backends, wanted, offset, limit)
@@ -348,27 +375,9 @@ def _direct(backend: BaseLockBackend, wanted: Filter, offset: int, limit: int) -
     try:
         engine = listing(backend)
         rows = _joined(engine, engine.held(prefix=keys, offset=offset, limit=limit))
-        total = max(engine.count_held(prefix=keys), offset + len(rows) if rows else 0)
-        old = [hold for hold in rows if not wanted.is_too_young(hold)]
-        if wanted.older_than:
-            whole_page = len(old) == limit > 0
-            total = _count_old(engine, wanted, offset + len(old), total) if whole_page else offset + len(old)
-        return Page(old, total)
+        return Page(rows, max(engine.count_held(prefix=keys), offset + len(rows) if rows else 0))
     except LockError as error:
         return Page([], 0, problems=[_problem(backend, error)])
-
-
-def _count_old(backend: Listing, wanted: Filter, least: int, most: int) -> int:
-    """Return how many are old enough, by halving: they come first."""
-    latest = time.time() - wanted.older_than  # noqa: TID251 shown
-    while least < most:
-        middle = (least + most) // 2
-        holds = backend.held(prefix=backend.key(wanted.prefix), offset=middle, limit=1)
-        if holds and (holds[0].since or latest + 1) <= latest:
-            least = middle + 1
-        else:
-            most = middle
-    return least
 
 
 def _searched(backends: Sequence[BaseLockBackend], wanted: Filter, offset: int, limit: int) -> Page:
@@ -483,13 +492,13 @@ def _row(
 ) -> HeldLock:
     details = record.get("holds", {}).get(hold.owner, {})
     since = hold.since if _lists_by_age(backend) else details.get("since", hold.since)
-    told = {name: getattr(hold, name) for name in TOLD_BY_BACKEND}
+    listed = {name: getattr(hold, name) for name in TOLD_BY_BACKEND}
     return HeldLock(
         backend=backend.alias,
         name=hold.key.removeprefix(backend.settings.key_prefix),
         held_for=None if since is None else max(0.0, time.time() - since),  # noqa: TID251 shown
         silent=None if presence is None else presence.silent,
-        **{**told, "since": since},
+        **{**listed, "since": since},
         **_known({**record, **details}, PUBLISHED),
     )
 
@@ -510,10 +519,15 @@ def waiters() -> list[Waiter]:
     return known_waiters()[0]
 
 
-def known_waiters() -> tuple[list[Waiter], list[Problem]]:
-    """Return who waits, the longest waiting first, and the backends that couldn't tell."""
+def known_waiters(without: str = "") -> tuple[list[Waiter], list[Problem]]:
+    """Return who waits, the longest waiting first, and the backends that couldn't tell.
+
+    Args:
+        without: leave out waiters for locks whose names begin so.
+    """
     problems: list[Problem] = []
-    return _waiters_on(locks.all(), problems), problems
+    wanted = Filter(without=without)
+    return [each for each in _waiters_on(locks.all(), problems) if not wanted.leaves_out(each.name)], problems
 
 
 def _waiters_on(backends: Iterable[BaseLockBackend], problems: list[Problem] | None = None) -> list[Waiter]:
@@ -573,17 +587,17 @@ def _by_lock(waiters: Iterable[Waiter]) -> Waiting:
     return {lock: tuple(those) for lock, those in grouped.items()}
 
 
-def waits_for(everybody: Sequence[Waiter]) -> dict[str, list[str]]:
+def waits_for(waiting: Sequence[Waiter]) -> dict[str, list[str]]:
     """Return who waits for whom: by the id of a waiter, the ids of those waiters that hold what it wants."""
-    holding = {(alias, owner): each.id for each in everybody for alias, owner, _ in each.holds}
-    owners = {lock: _owners(*lock) for lock in {(each.backend, each.key) for each in everybody}}
+    holding = {(alias, owner): each.id for each in waiting for alias, owner, _ in each.holds}
+    owners = {lock: _owners(*lock) for lock in {(each.backend, each.key) for each in waiting}}
     return {
         each.id: [
             holding[each.backend, owner]
             for owner in owners[each.backend, each.key]
             if (each.backend, owner) in holding
         ]
-        for each in everybody
+        for each in waiting
     }
 
 

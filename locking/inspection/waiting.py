@@ -61,13 +61,13 @@ class Node:
         return self.waiter.who if self.waiter else ", ".join(hold.holder for hold in self.holds)
 
 
-def wait_trees(everybody: Sequence[Waiter]) -> list[Node]:
+def wait_trees(waiting: Sequence[Waiter]) -> list[Node]:
     """Return the trees of waiters: each circle first, opened at its longest waiting member, and then the
     holders, those that block most first.
     """
-    edges = waits_for(everybody)
+    edges = waits_for(waiting)
     circles = in_circles(edges)
-    known = {each.id: each for each in everybody}
+    known = {each.id: each for each in waiting}
     behind: dict[str, list[str]] = {each: [] for each in known}
     for waiter, holders in edges.items():
         for holder in holders:
@@ -81,10 +81,10 @@ def wait_trees(everybody: Sequence[Waiter]) -> list[Node]:
             node.behind = [tree(each) for each in behind[waiter]]
         return node
 
-    trees = [tree(each.id) for each in everybody if each.id in circles and each.id not in shown]
-    roots = _below_holders([tree(each.id) for each in everybody if not edges[each.id]])
+    trees = [tree(each.id) for each in waiting if each.id in circles and each.id not in shown]
+    roots = _below_holders([tree(each.id) for each in waiting if not edges[each.id]])
     trees += sorted(roots, key=lambda root: (-root.blocked, -root.longest))
-    return trees + [tree(each.id) for each in everybody if each.id not in shown]
+    return trees + [tree(each.id) for each in waiting if each.id not in shown]
 
 
 def _below_holders(trees: Sequence[Node]) -> list[Node]:

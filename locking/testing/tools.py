@@ -177,7 +177,7 @@ def simulate_outage(*, backend: str = DEFAULT_ALIAS) -> Iterator[None]:
 def _refused(
     engine: BaseLockBackend, key: str | None, refuse: Callable[[], Exception], busy: Busy | None = None
 ) -> Iterator[None]:
-    """Refuse attempts to acquire `key` (None = any key); one that would wait is told `busy` first."""
+    """Refuse attempts to acquire `key` (None = any key); one that would wait gets `busy` first."""
 
     def chosen(make: Any, refused: Any, asked: str, *args: Any, **options: Any) -> Any:
         return refused(refuse, busy) if key in (None, asked) else make(asked, *args, **options)
@@ -232,7 +232,7 @@ def simulate_loss(lease: Lease | str, *, backend: str = DEFAULT_ALIAS) -> None:
         lease: what `acquire` returned, or the name of a lock that a thread or task of this process holds.
 
     Raises:
-        LockNotOwned: nobody in this process holds a lock of that name.
+        LockNotOwned: this process holds no lock of that name.
 
     Example:
         >>> with pytest.raises(LockLost), get_lock("order:42") as lease:

@@ -143,7 +143,7 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
         wait: seconds to wait for the lock; 0 = don't, None = without end. Default: the alias's `WAIT`.
         ttl: seconds of the lease; None = `WATCHDOG_TTL` (10), kept alive. Default: the alias's `TTL`.
         renew: keep the lease alive beyond a ttl that is given, as without one.
-        on_conflict: what to do when the lock can't be had. `auto`: a view answers 409 (503 when the backend
+        on_conflict: what to do without the lock. `auto`: a view answers 409 (503 when the backend
             is down), a Celery task is retried, a function raises. `raise`: raise. `skip`: return None while
             another has the lock; an outage is still an error, and a view still answers. `retry`: as `auto`.
             Or a callable that gets the error and the call's arguments, and whose result is returned.
@@ -212,7 +212,10 @@ class Options(CheckedOptions):
         super().__post_init__()
         if not isinstance(self.on_conflict, Unset):
             check_policy(self.on_conflict)
-        _check_retries(self.retries, atomic=self.atomic)
+        if type(self.retries) is not int or not 0 <= self.retries <= MOST_RETRIES:
+            raise ValueError(f"retries={self.retries!r} must be a whole number from 0 to {MOST_RETRIES}")
+        if self.retries and self.atomic is False:
+            raise ValueError("retries cannot be combined with atomic=False, which runs no transaction")
         self.retry_for = check_wait(self.retry_for, source="retry_for")
         if self.retry_for != AN_HOUR and self.on_conflict not in (UNSET, "auto", "retry"):
             raise ValueError(
@@ -248,13 +251,6 @@ class Options(CheckedOptions):
         return policy
 
 
-def _check_retries(retries: object, *, atomic: bool | None) -> None:
-    if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MOST_RETRIES:
-        raise ValueError(f"retries={retries!r} must be a whole number from 0 to {MOST_RETRIES}")
-    if retries and atomic is False:
-        raise ValueError("retries cannot be combined with atomic=False, which runs no transaction")
-
-
 # decorating
 
 
@@ -267,7 +263,7 @@ def _decorate(options: Options, function: Callable[..., Any]) -> Callable[..., A
     aliases = {options.using} if isinstance(options.using, str) else options.using
     wrapper._non_atomic_requests = {*getattr(wrapper, "_non_atomic_requests", ()), *aliases}
     wrapper.lock_options = options
-    if not isinstance(function, partial):  # method_decorator decorates anew at every request
+    if not isinstance(function, partial):  # method_decorator decorates again at every request
         DECORATED.add(wrapper)
     return cast(Callable[..., Any], wrapper)
 
@@ -357,7 +353,7 @@ class LockedCall:
         retries, held = self.options.retries, None
         with ExitStack() as hold:
             if enclosing_locked_transaction(self._section(names)):
-                retries = 0  # given up as a whole, the outer one must begin anew
+                retries = 0  # only the outer transaction can be retried
             else:
                 refuse_open_transactions(names)
                 lock = self._lock(names)

@@ -1,4 +1,4 @@
-"""What a view answers when it can't have its lock: 409 while another has it, 503 while nobody can tell."""
+"""What a view answers without its lock: 409 while another holds it, 503 while the backend doesn't answer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ UNKNOWN_WAIT: Final = 5.0
 def conflict_response(
     request: HttpRequest, error: LockError, message: Any = None, *, until_expiry: bool = False
 ) -> HttpResponse:
-    """Answer a request whose lock was not to be had, or was lost.
+    """Answer a request whose lock could not be acquired, or was lost.
 
     Args:
         request: decides by its `Accept` between problem+json (RFC 9457) and a small page.

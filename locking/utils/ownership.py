@@ -71,8 +71,8 @@ def new_owner(client_id: str | None = None) -> str:
     """Return the owner of one acquisition: `<uuid of this process>:<number>`, never used twice.
 
     Args:
-        client_id: whose acquisition it is, where that isn't this process but a unit of work that may be begun
-            anew elsewhere (see `client_of_work`).
+        client_id: whose acquisition it is, where that isn't this process but a unit of work that may be
+            repeated elsewhere (see `client_of_work`).
     """
     if client_id is None:
         return f"{PROCESS.client_id}:{next(PROCESS.counter)}"

@@ -73,7 +73,7 @@ class OrderAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[typ
 
     @admin.action(description=_("Cancel the selected orders and restock"), permissions=["cancel"])
     def cancel_orders(self, request: HttpRequest, orders: QuerySet[Order]) -> None:
-        """Cancel each, with the reason in the history; those that can't be are told."""
+        """Cancel each, with the reason in the history; report those that can't be canceled."""
         why = reason(request)
         if not why:
             self.message_user(request, _("Say why: the history keeps it."), messages.ERROR)

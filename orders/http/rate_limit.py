@@ -48,8 +48,8 @@ def limit_customer(request: HttpRequest, scope: str, customer: str) -> None:
     """Count a request of one customer, and refuse one too many.
 
     Args:
-        scope: the authenticated caller; empty: the client's address takes its place. So nobody uses up what
-            another caller's customer of the same name may ask.
+        scope: the authenticated caller; empty: the client's address takes its place. So no caller uses
+            up what another caller's customer of the same name may ask.
         customer: who asks; empty: all requests of the caller without one are counted together.
 
     Raises:

@@ -40,7 +40,7 @@ def priced(cart: Sequence[Line], *, promised: bool = False) -> Bill:
 
 
 def anonymous_over_limit(customer: str, bill: Bill) -> LimitReached | None:
-    """Return the refusal of a limited product to an anonymous customer, who can't be told from another."""
+    """Return the refusal of a limited product to an anonymous customer, who can't be recognized."""
     for product, units in bill.lines:
         if product.customer_limit is not None and not customer:
             return LimitReached(product.sku, product.customer_limit, 0, units)

@@ -1,4 +1,4 @@
-"""Every page for everybody: axe-core, both languages and color schemes, a phone, a zoom, a keyboard."""
+"""Every page is accessible: axe-core, both languages and color schemes, a phone, a zoom, a keyboard."""
 
 import re
 

@@ -20,7 +20,7 @@ pytestmark = [
 PHONE: ViewportSize = {"width": 360, "height": 740}
 LOOKED_AT = (
     "index", "search", "library/tutorial/first-view", "library/explanation/how-safe",
-    "library/how-to/command", "library/how-to/fencing", "library/how-to/held-locks",
+    "library/how-to/lock-server-down", "library/how-to/fencing", "library/how-to/held-locks",
     "library/reference/api/locks", "library/reference/backends/redis", "shop/tutorial/lab",
     "adr/0009-the-fence-is-a-row-written-first",
 )  # fmt: skip

@@ -112,7 +112,7 @@ def test_a_ticked_row_stops_the_refreshing(open_list, held):
 
 
 def test_the_focus_stays_in_its_row(open_list, held):
-    """Who goes through the list by keyboard stays where he is when its rows are fetched anew."""
+    """The keyboard focus stays in its row when the rows are fetched again."""
     page = open_list()
     link = row(page, "order:42").get_by_role("link", name="order:42", exact=True)
     link.focus()

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture
 def contended(monkeypatch):
-    """A deadlock that nobody looks for, one more waiter, a long name and one that turns the text round."""
+    """A deadlock without a search for it, one more waiter, a long name and one that turns the text round."""
     monkeypatch.setattr("locking.inspection.deadlocks.FIRST_LOOK", 3600.0)
     monkeypatch.setattr("locking.inspection.heartbeat.HELD_LONG", 0.0)
     monkeypatch.setattr("locking.inspection.heartbeat.PUBLISH_AFTER", 0.0)
@@ -56,7 +56,7 @@ def contended(monkeypatch):
 
 @contextmanager
 def beating(reporter):
-    """Go on telling who waits, as a process does that lives: however slow a page is, nobody falls silent."""
+    """Publish the waiters again and again, as a live process does, however slow a page is."""
     over = threading.Event()
 
     def beat():
@@ -179,6 +179,18 @@ def test_a_holder_that_waits_for_nothing_stands_above_its_waiters(open_admin, co
         expect(root.locator("> ul > li")).to_contain_text("late-worker")
 
 
+def test_the_tree_of_waiters_is_live(open_admin, contended):
+    """A new waiter is shown without a reload, and what a release of its holder would do."""
+    page = open_admin(WAITING)
+    expect(page.locator("#held-live")).to_have_text("Live: refreshed every 2 seconds.")
+    with held_and_waited_for("report"):
+        contended.beat()
+        incident = page.locator(".held-incident").filter(has_text="with report")
+        expect(incident).to_contain_text("late-worker go on, which has waited", timeout=20_000)
+        incident.get_by_role("link", name="Force release…").click()
+        expect(page.locator("#content")).to_contain_text("late-worker go on, which has waited")
+
+
 @contextmanager
 def held_and_waited_for(name):
     """Hold a lock for which one thread waits until the block ends."""
@@ -244,8 +256,14 @@ def test_a_waiters_name_and_its_time_are_apart(open_admin, contended):
 
 def write_deadlock():
     """Write a row to the audit, with a long reason."""
-    told = {"backend": "default", "kind": "lock", "key": "order:42", "name": "order:42", "holder": "f" * 41}
-    LockEvent.objects.create(action="deadlock", actor="deadlock detection", reason=CIRCLE, **told)
+    reported = {
+        "backend": "default",
+        "kind": "lock",
+        "key": "order:42",
+        "name": "order:42",
+        "holder": "f" * 41,
+    }
+    LockEvent.objects.create(action="deadlock", actor="deadlock detection", reason=CIRCLE, **reported)
 
 
 @pytest.mark.parametrize("width", [1280, 1920])

@@ -170,7 +170,7 @@ def test_busy_is_not_sold_out(shelf, open_page, complaints):
 
 
 def test_refresh_shows_what_others_bought(shelf, open_page):
-    """The button Refresh fetches the stock anew."""
+    """The button Refresh fetches the stock again."""
     page = open_page("/shop/")
     receive(2)
     page.get_by_role("button", name="Refresh").click()
@@ -252,7 +252,7 @@ def test_an_order_is_paid_and_cancelled(shelf, open_page):
 
 
 def test_an_order_that_has_ended_can_not_be_paid(shelf, open_page, complaints):
-    """Somebody else has cancelled it: the page says what the order is by now, and offers nothing more."""
+    """An order cancelled elsewhere: the page shows its present state, and offers nothing more."""
     page = open_page("/shop/")
     answer = place_an_order(page)
     cancel(Order.objects.get().pk)

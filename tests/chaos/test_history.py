@@ -37,7 +37,7 @@ HISTORY = [
 ]
 
 MUTANTS = {
-    "released by nobody, granted to another": (1, {"acquired": 0.4}),
+    "never released, granted to another": (1, {"acquired": 0.4}),
     "granted before a killed holder's lease was over": (3, {"acquired": 0.95}),
     "the same token twice": (2, {"token": 11}),
     "a falling token": (4, {"token": 9}),
@@ -133,7 +133,7 @@ def run_workers(folder: Path, seconds: float, torment, rounds: int = 0, holds: i
 
 
 def living(crowd: list[Child]) -> list[Child]:
-    """Return those that nobody has killed."""
+    """Return those that were not killed."""
     return [worker for worker in crowd if worker.process.is_alive()]
 
 
@@ -182,7 +182,7 @@ class Chaos:
             with frozen(worker):
                 if self.holds(worker):
                     return self.kill([worker], hire)
-        raise AssertionError(f"nobody took the lock for {PATIENCE:g} s")
+        raise AssertionError(f"no process took the lock for {PATIENCE:g} s")
 
     def holds(self, worker: Child) -> bool:
         """Tell by its own journal whether the frozen process is within a hold."""
@@ -204,7 +204,7 @@ def test_histories_under_pauses_and_kills_exclude(own_redis, locks_on, tmp_path)
     assert violations(holds) == []
     assert chaos.rounds >= 8
     assert len(holds) > 50
-    assert any(hold.leaving is None for hold in holds), "nobody was killed within a hold"
+    assert any(hold.leaving is None for hold in holds), "no process was killed within a hold"
 
 
 LOCK_MUTANTS = {

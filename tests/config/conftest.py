@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from config import embedded
-from config.embedded.account import Done, own
+from config.embedded.home import Done
 from tests import ROOT
 
 START = "import sys; from pathlib import Path; from config import embedded; embedded.start(Path(sys.argv[1]))"
@@ -40,15 +40,15 @@ def copied_clusters(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., D
     """In place of `Postgres.tool`: the first cluster that initdb makes is copied where another is wanted."""
     original, real = tmp_path_factory.mktemp("cluster") / "original", embedded.Postgres.tool
 
-    def tool(server: embedded.Postgres, name: str, *arguments: str, alive: int | None = None) -> Done:
+    def tool(server: embedded.Postgres, name: str, *arguments: str, inherit: int | None = None) -> Done:
         target = server.home.path / arguments[1]
         if name == "initdb" and original.exists():
             subprocess.run(["cp", "-a", original, target], check=True)
             if target.stat().st_uid != server.home.account.pw_uid:
                 for path in [target, *target.rglob("*")]:
-                    own(path, server.home.account)
+                    server.home.own(path)
             return Done([], 0, "", "")
-        done = real(server, name, *arguments, alive=alive)
+        done = real(server, name, *arguments, inherit=inherit)
         if name == "initdb":
             subprocess.run(["cp", "-a", target, original], check=True)
         return done

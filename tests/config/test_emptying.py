@@ -104,4 +104,4 @@ def wait_until_somebody_is_blocked():
             )
             if cursor.fetchone():
                 return
-    raise AssertionError("nobody waited")
+    raise AssertionError("no session waited")

@@ -11,7 +11,7 @@ LOADED = "import gc, config.wsgi; print(gc.get_freeze_count())"
 
 def test_what_a_worker_has_loaded_is_frozen():
     """A full collection looks only at what requests have left, not at tens of thousands of loaded objects."""
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-c", LOADED],
         env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
         capture_output=True,
@@ -19,4 +19,4 @@ def test_what_a_worker_has_loaded_is_frozen():
         timeout=60,
         check=True,
     )
-    assert int(told.stdout) > 50_000
+    assert int(reported.stdout) > 50_000

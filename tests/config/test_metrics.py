@@ -73,7 +73,7 @@ PATIENCE = 30.0
 
 @contextmanager
 def two_workers(folder: Path, port: int) -> Iterator[None]:
-    """Serve the project by two workers, and a view that holds a lock until it is told; both workers answer.
+    """Serve the project by two workers, and a view that holds a lock until a signal; both workers answer.
 
     One that doesn't yet would leave every connection to the other, whose threads are soon all taken.
     """
@@ -151,8 +151,8 @@ def test_one_worker_answers_for_all_and_the_dead_hold_nothing(tmp_path):
             name = str(len(holders))
             holders[name] = begin(name)
         total, victim = len(holders), holders["0"]
-        told = scraped(port)
-        assert (told[ACQUIRED], told[HELD]) == (total, total)
+        reported = scraped(port)
+        assert (reported[ACQUIRED], reported[HELD]) == (total, total)
         os.kill(int(victim), signal.SIGKILL)
         survivors = [name for name, pid in holders.items() if pid != victim]
         until(lambda: held_now(port) == len(survivors), PATIENCE)

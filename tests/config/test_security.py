@@ -59,7 +59,7 @@ def test_refusals_look_like_the_shop(client, settings):
 @pytest.mark.django_db
 @pytest.mark.parametrize("debug", [True, False])
 def test_the_demo_password_opens_nothing_outside_debug(settings, debug):
-    """A database that was seeded as a demo and then deployed lets nobody in by it; other passwords work."""
+    """A database that was seeded as a demo and then deployed refuses its login; other passwords work."""
     users = get_user_model().objects
     users.create_superuser("admin", password="admin")
     users.create_user("ada", password="other")
@@ -70,7 +70,7 @@ def test_the_demo_password_opens_nothing_outside_debug(settings, debug):
 
 @pytest.mark.parametrize("debug", [True, False])
 def test_the_greeting_names_the_password_under_debug_only(debug):
-    """Nobody is told a login that a deployment refuses."""
+    """A login that a deployment refuses is never shown."""
     assert ("password" in greeting(8000, debug=debug)) is debug
 
 

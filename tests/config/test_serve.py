@@ -153,7 +153,7 @@ def test_a_new_worker_does_not_load_the_shop_again(tmp_path, monkeypatch):
 
 @pytest.fixture
 def slow_shop(tmp_path, monkeypatch):
-    """The shop with a view that answers when somebody writes into the pipe that is given."""
+    """The shop with a view that answers when the test writes into its pipe."""
     (tmp_path / "slow.py").write_text('from tests.settings import *\nROOT_URLCONF = "slow_urls"\n')
     (tmp_path / "slow_urls.py").write_text(SLOW)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
@@ -166,7 +166,7 @@ def slow_shop(tmp_path, monkeypatch):
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal at a parent's death is Linux's")
 @pytest.mark.parametrize(("forked_by", "code"), [("its parent", 0), ("a server that is dead", 1)])
 def test_a_worker_whose_server_died_right_behind_the_fork_ends(monkeypatch, forked_by, code):
-    """The kernel was told too late: the worker sees that its parent is another process by now."""
+    """The parent died before the worker asked for its signal: the worker sees another parent."""
     server_module.note_fork()
     if forked_by != "its parent":
         monkeypatch.setattr(server_module, "_forked_by", -1)
@@ -190,7 +190,7 @@ def test_workers_end_with_a_killed_server(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal at a parent's death is Linux's")
 def test_a_worker_with_a_request_under_way_ends_with_a_killed_server(tmp_path, slow_shop):
-    """Nobody would be there to end its wait for a request that never ends."""
+    """No parent would be left to end its wait for a request that never ends."""
     with served(tmp_path / "log") as (process, port), socket.create_connection((HOST, port)) as client:
         workers = workers_of(process)
         client.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -107,7 +107,7 @@ def test_a_content_type_that_cannot_be_read_harms_no_reader(served, charset, que
     ("charset", "query"), [("charset*=nope'en'y", ""), ("charset=utf-8", "&".join(["x=1"] * 1001))]
 )
 def test_a_content_type_that_cannot_be_read_leaves_the_path_alone(served, charset, query):
-    """It is decoded once: a second time it would be no path, and nobody would answer."""
+    """It is decoded once: a second time it would be no path, and match no view."""
     path = "/日/".encode().decode("latin-1")  # as a server gives it
     asked = {"CONTENT_TYPE": f"text/plain; {charset}", "QUERY_STRING": query}
     assert answer_of(served, path, **asked)[0] == "404 Not Found"

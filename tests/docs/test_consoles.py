@@ -9,16 +9,13 @@ import sys
 from contextlib import suppress
 from io import StringIO
 from typing import Any
-from weakref import WeakSet
 
 import pytest
 from django.core.management import call_command
-from django.db import connections
 from django.test import Client
 
-from locking import LockDeadlock, checks, get_lock
+from locking import LockDeadlock, get_lock
 from locking.exceptions import BlockedWaiter
-from locking.management.locks import doctor
 from orders.catalog.products import create_product
 from orders.lab.race import table
 from orders.lab.strategies import STRATEGIES
@@ -30,7 +27,6 @@ AUDIT = "docs/shop/how-to/audit.md"
 
 COMPARED = {
     ("README.md", "$ python manage.py oversell --strategy all --buyer"),
-    ("docs/library/how-to/held-locks.md", "$ manage.py locks doctor"),
     ("docs/library/how-to/held-locks.md", '$ manage.py locks release order:42 --reason "worke'),
     ("docs/library/how-to/deadlocks.md", "lock 'stock:mug' on backend 'default' not acquired"),
     ("docs/library/how-to/metrics.md", '{"status": "failing", "checks": {'),
@@ -64,16 +60,6 @@ def printed_by(*arguments: str) -> str:
     with suppress(SystemExit):
         call_command(*arguments, stdout=out, stderr=out, no_color=True)
     return out.getvalue()
-
-
-def test_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`locks doctor` prints its findings, one per line, and a verdict."""
-    monkeypatch.setattr(doctor, "connections", {"default": connections["default"]})  # other tests add more
-    monkeypatch.setattr(
-        checks, "DECORATED", WeakSet()
-    )  # what other tests have decorated is none of its business
-    (step,) = steps(COMMAND, "$ manage.py locks doctor")
-    assert step.shown(printed := printed_by("locks", "doctor", "--backend", "default")), printed
 
 
 def test_a_release_shows_the_hold_and_asks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def known_names() -> dict[str, Any]:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("example", examples(), ids=lambda test: test.name)
 def test_an_example_runs(example: doctest.DocTest) -> None:
-    """The example of a docstring runs, with the names of `locking` at hand, and prints what it says."""
+    """The example of a docstring runs, with the names of `locking` imported, and prints what it says."""
     example.globs = known_names()
     report: list[str] = []
     doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=report.append)

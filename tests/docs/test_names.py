@@ -126,7 +126,7 @@ def backends() -> set[str]:
 
 
 DOTTED = re.compile(r"`(locking(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`")
-NOT_PYTHON = re.compile(r"locking\.[EW]\d+|locking\.(?:view|release|extend)_\w+")
+NOT_PYTHON = re.compile(r"locking\.[EWI]\d+|locking\.(?:view|release|extend)_\w+")
 """Ids of checks, and permissions."""
 
 
@@ -157,7 +157,7 @@ def exists(path: str) -> bool:
 
 
 def test_a_path_that_is_not_there_is_noticed() -> None:
-    """A module, a class and an attribute that don't exist are told from those that do."""
+    """A module, a class and an attribute that don't exist differ from those that do."""
     paths = (
         "locking.signals.lock_lost",
         "locking.core.lease.State.HELD",
@@ -346,10 +346,10 @@ def test_the_checks(page: Path, folder: str, app: str) -> None:
     used = {
         f"{app}.{found}"
         for text in sources(folder)
-        for found in re.findall(r'"(?:locking\.|inventory\.|orders\.)?([EW]\d{3})"', text)
+        for found in re.findall(r'"(?:locking\.|inventory\.|orders\.)?([EWI]\d{3})"', text)
     }
     named = re.findall(
-        rf"`({app}\.[EW]\d+)`", "\n".join(re.findall(r"^(?:#+ |\|)[^|]+", TEXT[page], re.MULTILINE))
+        rf"`({app}\.[EWI]\d+)`", "\n".join(re.findall(r"^(?:#+ |\|)[^|]+", TEXT[page], re.MULTILINE))
     )
     assert sorted(named) == sorted(used)
 
@@ -359,11 +359,11 @@ def test_ids_of_checks_exist(page: Path) -> None:
     """A check that a page names is one that there is."""
     known = set(
         re.findall(
-            r"`((?:locking|inventory|orders)\.[EW]\d+)`",
+            r"`((?:locking|inventory|orders)\.[EWI]\d+)`",
             "".join(TEXT[part / "reference" / "checks.md"] for part in (LIBRARY, STOCK, SHOP)),
         )
     )
-    assert set(re.findall(r"\b((?:locking|inventory|orders)\.[EW]\d+)", TEXT[page])) <= known
+    assert set(re.findall(r"\b((?:locking|inventory|orders)\.[EWI]\d+)", TEXT[page])) <= known
 
 
 DJANGO_S = {

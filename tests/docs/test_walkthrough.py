@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from config.embedded.redis import program
+from config.embedded.server import redis_program
 from tests import ROOT
 from tests.docs.walkthrough import Reader, Step, environment_of, steps_of
 from tests.support.processes import ServerProcess, until
@@ -29,7 +29,7 @@ def test_the_tutorial_does_what_it_says(wheel: Path, tmp_path: Path) -> None:
     folder = tmp_path / "mysite"
     folder.mkdir()
     redis, web = free_port(), free_port()
-    server = ServerProcess(tmp_path / "redis", [str(program()), "--port", str(redis), "--save", ""])
+    server = ServerProcess(tmp_path / "redis", [str(redis_program()), "--port", str(redis), "--save", ""])
     replaced = {
         "127.0.0.1:6379": f"127.0.0.1:{redis}",
         "127.0.0.1:8000": f"127.0.0.1:{web}",

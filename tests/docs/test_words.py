@@ -1,4 +1,4 @@
-"""The pages speak plain American English, and so, more and more, does the code."""
+"""The pages and the code speak plain American English."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ PRIVATE = re.compile(
 VAGUE = re.compile(r"\b(?:nobody|somebody|everybody|anybody|told|anew|at hand|be had)\b", re.IGNORECASE)
 """Words of a translation: a plain sentence names its subject, and a plain verb."""
 
-LINES = {"locking": 125, "tests": 680, "orders": 36, "inventory": 75}
+LINES = {"locking": 5, "tests": 60, "orders": 6, "inventory": 0}
 """Lines of code, by folder, that still have one of those words. These numbers may only become smaller."""
 
 

@@ -229,9 +229,11 @@ class Buyer:
             return cursor.fetchone() is not None
 
     def _was_refused(self) -> bool:
-        """Whether its lock shows a waiter: a refusal told at the checkpoint, or a queue."""
-        told = [event.facts for event in self.journal if event.buyer == self.name and event.name == "waiting"]
-        if "lock" in told[-1]:
+        """Whether its lock shows a waiter: a refusal reported at the checkpoint, or a queue."""
+        reported = [
+            event.facts for event in self.journal if event.buyer == self.name and event.name == "waiting"
+        ]
+        if "lock" in reported[-1]:
             return True
         if next(redis_store.client().scan_iter("*", _type="list"), None) is not None:
             return True

@@ -1,4 +1,4 @@
-"""How each sound strategy tells its checkpoints when there is nobody else: where a test may stop it."""
+"""The checkpoints of each sound strategy without contention: where a test may stop it."""
 
 STEPS = {
     **dict.fromkeys(

@@ -164,7 +164,7 @@ def test_a_holder_that_outlasts_its_lock_is_overtaken(strategy):
 
 
 def test_a_crash_between_setnx_and_expire_holds_for_ever(monkeypatch):
-    """Who dies between the two calls leaves a lock without an end; everyone after it is told to try again."""
+    """A buyer who dies between the two calls leaves an endless lock; all after it hear *try again*."""
     monkeypatch.setattr(SetnxExpireDel, "wait", 0.05)
     sku = make().sku
     with buyers() as start:

@@ -79,7 +79,7 @@ def test_outside_debug_a_permission_is_needed_to_look(client, settings, address)
 
 @pytest.mark.parametrize("address", ["/lab/races/", "/lab/steps/", "/lab/runs/0/say/"])
 def test_outside_debug_a_permission_is_needed_to_act(client, settings, started, address):
-    """Neither a stranger nor somebody who may only look starts a process here."""
+    """Neither a stranger nor a read-only user starts a process here."""
     settings.DEBUG = False
     assert client.post(address, RACE).status_code == 403
     client.force_login(permitted("view_labrun"))
@@ -146,9 +146,9 @@ def test_what_is_over_the_limits_is_refused(client, started, wrong, said):
 
 def test_a_strategy_whose_server_is_down_is_refused(client, started, monkeypatch):
     """The reason is the strategy's own."""
-    monkeypatch.setattr(STRATEGIES["row_lock"], "unavailable", classmethod(lambda cls: "nobody is there"))
+    monkeypatch.setattr(STRATEGIES["row_lock"], "unavailable", classmethod(lambda cls: "no server is there"))
     for address in ("/lab/races/", "/lab/steps/"):
-        assert "nobody is there" in client.post(address, RACE).json()["message"]
+        assert "no server is there" in client.post(address, RACE).json()["message"]
     assert started == []
 
 
@@ -175,7 +175,7 @@ def test_without_redis_nothing_runs(client, monkeypatch):
 
 
 def test_events_are_read_from_where_one_was(client):
-    """`after` cuts off what is known; what visitors said isn't told back."""
+    """`after` cuts off what is known; what visitors said isn't sent back."""
     run = LabRun.objects.create(kind="race", parameters=RACE)
     events(run, {"type": "round"}, {"type": "ended", "why": "done"})
     events(run, {"say": "stop"}, sender="visitor")
@@ -218,11 +218,11 @@ def test_a_session_that_goes_on_is_kept_however_many_races_begin():
 
 def test_the_source_has_its_lines_without_the_docstring(client):
     """The lines of the class, escaped and coloured, under their numbers in the file."""
-    told = client.get("/lab/sources/lost_update/").json()
-    text = "\n".join(html for _, html in told["lines"])
+    reported = client.get("/lab/sources/lost_update/").json()
+    text = "\n".join(html for _, html in reported["lines"])
     assert '<i class="keyword">class</i> <i class="definition">LostUpdate</i>' in text
     assert "Interleaving" not in text
-    assert "A reads 10. B reads 10." in told["interleaving"]
+    assert "A reads 10. B reads 10." in reported["interleaving"]
     assert client.get("/lab/sources/magic/").status_code == 404
 
 
@@ -250,7 +250,7 @@ def test_every_broken_strategy_has_a_fix():
 
 
 def test_a_strategy_that_the_settings_lack_is_not_offered(monkeypatch):
-    """What needs a server that nobody has named isn't in the form."""
+    """A strategy without a configured server isn't in the form."""
     monkeypatch.setattr(STRATEGIES["segmented"], "unconfigured", classmethod(lambda cls: "no server"))
     assert "segmented" not in variants()
     assert not RaceForm(RACE | {"strategy": "segmented"}).is_valid()

@@ -57,7 +57,7 @@ def run(strategy: str, of_a: list[str], of_b: list[str]) -> tuple[str, list[str]
 
 @pytest.mark.parametrize("strategy", STEPS)
 def test_every_interleaving_of_a_sound_strategy_sells_the_last_unit_once(strategy):
-    """In each schedule one buyer is served, the other is told that it is sold out, and the totals balance."""
+    """In each schedule one buyer is served, the other hears that it is sold out, and the totals balance."""
     for schedule, ends, kept in schedules(strategy, STEPS[strategy].split()):
         assert ends == ["NoneType", "SoldOut"], schedule
         assert (kept.sold, kept.left, kept.orders, kept.balanced) == (1, 0, 1, True), schedule

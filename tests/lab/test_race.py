@@ -69,8 +69,8 @@ def product():
 
 def labelled(sound):
     """The names of all variants that carry this label."""
-    everybody, _ = present("all", choose("all", STRATEGIES, Plan()), STRATEGIES)
-    return ",".join(v.name for v in everybody if v.sound is sound)
+    variants, _ = present("all", choose("all", STRATEGIES, Plan()), STRATEGIES)
+    return ",".join(v.name for v in variants if v.sound is sound)
 
 
 def test_every_sound_strategy_is_exact_over_processes():

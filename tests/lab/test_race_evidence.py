@@ -27,7 +27,7 @@ def test_a_long_list_of_buyers_is_cut():
 
 
 def test_only_the_last_reading_of_a_buyer_who_sold_counts():
-    """A reading that was thrown away, or that led to a refusal, harmed nobody."""
+    """A reading that was discarded, or that led to a refusal, did no harm."""
     again = seller(1, ("read", 1.0, 10), ("overtaken", 1.1), ("read", 1.2, 9))
     refused = Outcome(2, "refused", trace=(Mark("read", 1.0, 9),))
     assert same_reading([again, refused, seller(3, ("read", 1.0, 10))]) == ""

@@ -100,23 +100,23 @@ def test_one_process_can_not_show_a_local_lock_broken():
 @pytest.fixture
 def no_row_lock(monkeypatch):
     """A strategy whose server isn't there."""
-    monkeypatch.setattr(STRATEGIES["row_lock"], "unavailable", lambda: "nobody answers")
+    monkeypatch.setattr(STRATEGIES["row_lock"], "unavailable", lambda: "no server answers")
 
 
 @pytest.mark.usefixtures("no_row_lock")
 def test_all_leaves_out_what_has_no_server():
     """Of `all`, a strategy that can't sell here is left out, with its reason; the others race."""
-    everybody = choose("all", STRATEGIES, PLAN)
-    variants, absent = present("all", everybody, STRATEGIES)
-    assert absent["row_lock"] == "nobody answers"
-    assert {v.strategy for v in variants} | set(absent) == {v.strategy for v in everybody}
+    all_of_them = choose("all", STRATEGIES, PLAN)
+    variants, absent = present("all", all_of_them, STRATEGIES)
+    assert absent["row_lock"] == "no server answers"
+    assert {v.strategy for v in variants} | set(absent) == {v.strategy for v in all_of_them}
     assert "row_lock" not in {v.strategy for v in variants}
 
 
 @pytest.mark.usefixtures("no_row_lock")
 def test_a_named_strategy_without_its_server_is_refused():
-    """Anyone who asks for a strategy by name is told why it can't be raced, instead of an empty table."""
-    with pytest.raises(PlanError, match="'row_lock' can't be raced here: nobody answers"):
+    """A strategy that can't be raced is refused by name with the reason, instead of an empty table."""
+    with pytest.raises(PlanError, match="'row_lock' can't be raced here: no server answers"):
         present("row_lock", choose("row_lock", STRATEGIES, PLAN), STRATEGIES)
 
 

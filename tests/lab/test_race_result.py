@@ -17,7 +17,7 @@ PLAN = Plan(buyers=4, stock=2, processes=1)
 
 
 def totals(sold=2, left=0, orders=None):
-    """Rows that agree unless told otherwise."""
+    """Rows that agree by default."""
     ids = frozenset(f"order-{n}" for n in range(1, sold + 1)) if orders is None else frozenset(orders)
     price = Decimal("2.50")
     return Totals(left, price, sold, price * sold, ids)
@@ -134,7 +134,7 @@ def test_a_percentile_is_the_least_value_that_enough_do_not_exceed(values, perce
 
 
 def deadlocked(sound):
-    """The verdict on a race in which everybody was served, one of them after a deadlock."""
+    """The verdict on a race in which every buyer was served, one of them after a deadlock."""
     answers = outcomes()
     answers[0] = replace(answers[0], trace=(Mark("deadlocked", 1.5),))
     return judge(PLAN, Variant("any", "any", sound, 1), totals(), answers, tries=1, evidence="")

@@ -34,7 +34,7 @@ def test_no_line_is_wider_than_the_terminal(monkeypatch, columns):
 
 
 def test_who_could_not_take_part_is_named_with_the_reason(monkeypatch):
-    """A strategy without its server is told below the table, never silently missing."""
+    """A strategy without its server is named below the table, never silently missing."""
     monkeypatch.setenv("COLUMNS", "80")
     out = StringIO()
     print_results(make_console(file=out, no_color=True, force_color=False), PLAN, RESULTS, {"etcd": "no one"})

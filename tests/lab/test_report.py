@@ -57,7 +57,7 @@ def test_the_idle_time_around_a_race_is_cut_off():
 
 
 def test_a_race_without_a_change_has_a_plot_all_the_same():
-    """One point is enough for a stock that nobody touched, and none for a race that wasn't sampled."""
+    """One point is enough for an untouched stock, and none for a race that wasn't sampled."""
     assert stock_over_time(3, [Sample(1.0, 3, 0), Sample(1.01, 3, 0)])["page"] == [3]
     assert stock_over_time(3, []) == {"ms": [], "page": [], "truth": []}
 
@@ -71,7 +71,7 @@ def test_every_strategy_explains_itself(name):
 
 
 def test_an_explanation_ends_with_what_was_seen():
-    """The docstring says why, the traces say what: both are told, or what is missing."""
+    """The docstring says why, the traces say what: the report has both, or names what is missing."""
     assert explain(result(), STRATEGIES["lost_update"]).endswith("Buyers 1 and 2 both <b>read</b> 2.")
     failed = result("row_lock", True, sold=1, left=1)
     assert explain(failed, STRATEGIES["row_lock"]).endswith("This race: 1 undersold.")

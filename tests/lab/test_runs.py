@@ -85,7 +85,7 @@ def ends_at_once(process):
 
 
 def runs(pid):
-    """Whether a process is at work; one that has ended and that nobody has waited for isn't."""
+    """Whether a process is at work; a zombie isn't."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -205,7 +205,7 @@ def test_a_run_that_died_with_the_database_is_told_of(monkeypatch):
 
 
 def test_a_run_that_got_no_process_has_ended(monkeypatch):
-    """The machine has no room for it: the visitor is told, and the run doesn't pass for one that goes on."""
+    """Without room on the machine the visitor gets an error, and the run isn't listed as running."""
 
     def refuse(run):
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
@@ -280,7 +280,7 @@ def test_a_killed_redis_oversells_without_a_fence_and_not_with_one():
 
 @pytest.mark.skipif(program() is None, reason="apt-get install redis-server")
 def test_who_has_killed_redis_goes_on_when_it_is_back(settings, monkeypatch):
-    """However slowly it starts: before that nobody else could come in, and the race would show nothing."""
+    """However slowly it starts: before that no other buyer could come in, and the race would show nothing."""
     monkeypatch.setattr(private_redis, "DOWN_FOR", 1.0)
     (round_,) = rounds_of_a_new_race(1)
     try:
@@ -310,7 +310,7 @@ def test_redis_is_killed_in_each_round(settings):
 
 
 def test_a_lease_shorter_than_the_gap_is_safe_with_a_fence_and_of_no_use():
-    """Nothing is oversold, and anyone who can't finish in time is told that the shop is busy."""
+    """Nothing is oversold, and a buyer who can't finish in time hears that the shop is busy."""
     result = race(strategy="fenced_lock", fault="lease", gap=100)
     assert result["oversold"] == result["unaccounted"] == 0
 
@@ -336,7 +336,7 @@ def test_the_private_redis_comes_back_and_goes_with_its_owner():
 
 @pytest.mark.skipif(program() is None, reason="apt-get install redis-server")
 def test_the_private_redis_may_end_while_it_is_started_again(monkeypatch):
-    """A visitor stops the race at that moment: the new server ends as well, and nobody waits for it."""
+    """A visitor stops the race at that moment: the new server ends as well, without a wait for it."""
     starting, stopping = threading.Event(), threading.Event()
     server = PrivateRedis()
     start = server._start
@@ -383,7 +383,7 @@ def test_a_session_of_steps_runs_under_a_semaphore_and_sells_the_last_piece_twic
 
 
 def seen(run):
-    """What the session told last."""
+    """Return what the session reported last."""
     return run.events.filter(sender="run", data__type="steps").last().data
 
 

@@ -118,7 +118,7 @@ def test_a_buyer_that_fails_gives_its_units_to_the_next(strategy):
     with buyers() as start:
         stop = at(strategy, "recorded")
         a = start("A", buying(strategy, {sku: 1}), stop).reaches(stop)
-        if strategy in IN_REDIS:  # nobody waits there: while A has the unit others are refused
+        if strategy in IN_REDIS:  # without waiting: while A has the unit others are refused
             assert isinstance(start("C", buying(strategy, {sku: 1})).ends().error, SoldOut)
             assert isinstance(a.dies().error, Killed)
         b = start("B", buying(strategy, {sku: 1}))
@@ -223,7 +223,7 @@ def test_an_unknown_product_is_named(strategy):
 
 @pytest.mark.parametrize("strategy", SOUND)
 def test_inside_an_open_transaction_it_is_refused(strategy):
-    """A sale inside somebody's transaction would commit after its lock is gone, so it isn't begun."""
+    """A sale inside the caller's transaction would commit after its lock is gone, so it isn't begun."""
     sku = make(3, guarded=True).sku
     with transaction.atomic(), pytest.raises((RuntimeError, LockTransactionError)):
         sell(strategy, {sku: 1})
@@ -317,7 +317,7 @@ def test_local_lock_is_busy_when_its_time_is_out(monkeypatch):
 
 
 def test_version_cas_is_busy_when_its_tries_run_out(monkeypatch):
-    """Overtaken at every try, the buyer is told to try again, not that the stock is gone."""
+    """Overtaken at every try, the buyer hears *try again*, not that the stock is gone."""
     monkeypatch.setattr(VersionCas, "tries", 3)
     sku = make(10, guarded=True).sku
     with buyers() as start:
@@ -605,7 +605,7 @@ def test_a_hundred_single_buyers_drain_every_segment():
 
 @pytest.mark.parametrize("strategy", ["redis_script", "redis_spin_lock"])
 def test_a_redis_that_does_not_answer_is_unavailable_not_sold_out(strategy, settings):
-    """Without Redis nothing is sold and nobody is told that the stock is gone."""
+    """Without Redis nothing is sold, and no buyer hears that the stock is gone."""
     sku = make(10, guarded=True).sku
     settings.REDIS_URL = "redis://127.0.0.1:1/0"  # nothing listens there
     with pytest.raises(BackendUnavailable):

@@ -98,9 +98,9 @@ def test_who_waits_for_each_other_is_told_by_the_database(session):
 
 @pytest.fixture
 def may_be_found(monkeypatch):
-    """Nobody finds a circle before this event is set, however late the test looks at those who wait.
+    """No search finds a circle before this event is set, however late the test looks at those who wait.
 
-    Nor does anybody give up before: a circle that the first look misses is found by a later one.
+    Nor does a waiter give up before: a circle that the first look misses is found by a later one.
     """
     monkeypatch.setattr(STRATEGIES["unsorted_redis_locks"], "wait", PATIENCE)
     event, circle = threading.Event(), deadlocks.Search.circle
@@ -109,7 +109,7 @@ def may_be_found(monkeypatch):
 
 
 def test_a_deadlock_of_distributed_locks_is_found_and_shown(session, may_be_found):
-    """Both say for whom they wait; then one of them is told who holds what, and the other one buys."""
+    """Both say for whom they wait; then one is refused with who holds what, and the other buys."""
     with publishing(), session("unsorted_redis_locks") as steps:
         for who in "AB":
             arrive(steps, who, at="decided")
@@ -124,9 +124,9 @@ def test_a_deadlock_of_distributed_locks_is_found_and_shown(session, may_be_foun
         (victim,) = [who for who in "AB" if "deadlocked" in str(seen["lanes"][who])]
         steps.advance(victim)
         seen = until(steps, lambda seen: any(lane["problem"] for lane in seen["lanes"].values()))
-        (told,) = [lane["problem"] for lane in seen["lanes"].values() if lane["problem"]]
-        assert "deadlock" in told
-        assert told.count("and waits for") == 2
+        (reported,) = [lane["problem"] for lane in seen["lanes"].values() if lane["problem"]]
+        assert "deadlock" in reported
+        assert reported.count("and waits for") == 2
         assert seen["sold"] == 0
 
 

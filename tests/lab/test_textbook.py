@@ -1,4 +1,4 @@
-"""Every strategy is told in the same shape, so that the lab and the race can print it."""
+"""Every strategy is described in the same form, so that the lab and the race can print it."""
 
 from __future__ import annotations
 

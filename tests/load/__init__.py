@@ -1,11 +1,11 @@
-"""`make loadtest`: the served shop under load and faults, and an auditor that believes nobody.
+"""`make loadtest`: the served shop under load and faults, and an auditor that relies on no report.
 
 servers.py    a PostgreSQL and a Redis of its own, which may be killed and flushed
 shop.py       the web server on them, by the command of `make serve`
 delivery.py   products and their stock
 schedule.py   when each buyer comes, decided before the first one does
 wire.py       one connection to the shop, with as little Python as will do
-journal.py    what each buyer asked for and was told, on disk before anything else happens
+journal.py    what each buyer asked for and heard, on disk before anything else happens
 buyers.py     processes of buyers who come by the schedule, not when the shop is ready
 faults.py     what is done to the servers in mid-run
 audit.py      journal against SQL

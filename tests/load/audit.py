@@ -73,7 +73,7 @@ class Verdict:
         oversold: units sold beyond what was received, or stock below zero.
         undersold: units left though the closing buyers wanted them all.
         lost: acknowledged orders that aren't there, or have other lines than were asked for.
-        duplicated: orders that nobody asked for, or one key that was given two.
+        duplicated: orders without a request, or one key that was given two.
         leaked: units that are neither on hand nor sold, or that the ledger doesn't have.
     """
 
@@ -113,7 +113,7 @@ def read_rows(database: psycopg.Connection, skus: Sequence[str]) -> Rows:
 
 
 def judge(rows: Rows, story: Story, *, closed: bool) -> Verdict:
-    """Compare the rows with one another and with what the buyers were told.
+    """Compare the rows with one another and with what the buyers heard.
 
     Args:
         rows: from `read_rows`.
@@ -155,25 +155,25 @@ def _judge_stock(verdict: Verdict, stock: Stock, closed: bool) -> None:
 
 
 def _judge_told(verdict: Verdict, orders: Mapping[str, Basket], story: Story) -> None:
-    owners = Counter(order for told in story.orders.values() for order in told)
-    for key, told in story.orders.items():
-        for order in told:
+    owners = Counter(order for answered in story.orders.values() for order in answered)
+    for key, answered in story.orders.items():
+        for order in answered:
             if orders.get(order) != frozenset(story.baskets[key].items()):
                 found = sorted(orders[order]) if order in orders else "nothing"
                 verdict.blame("lost", 1, f"{key} was given {order}, which has {found}")
             if owners[order] > 1:
                 verdict.blame("duplicated", 1, f"{key} was given {order}, and so was another")
-        if len(told) > 1:
-            verdict.blame("duplicated", len(told) - 1, f"{key} was given {len(told)} orders")
+        if len(answered) > 1:
+            verdict.blame("duplicated", len(answered) - 1, f"{key} was given {len(answered)} orders")
 
 
 def _judge_untold(verdict: Verdict, orders: Mapping[str, Basket], story: Story) -> None:
     """Each order that no answer named must be one that a buyer asked for without getting an answer."""
-    told = {order for ids in story.orders.values() for order in ids}
-    untold = Counter(basket for order, basket in orders.items() if order not in told)
+    answered = {order for ids in story.orders.values() for order in ids}
+    untold = Counter(basket for order, basket in orders.items() if order not in answered)
     waiting = Counter(frozenset(story.baskets[key].items()) for key in story.unknown)
     for basket, number in (untold - waiting).items():
-        verdict.blame("duplicated", number, f"{number} orders of {sorted(basket)} that nobody waits for")
+        verdict.blame("duplicated", number, f"{number} orders of {sorted(basket)} without a buyer")
 
 
 def total(verdicts: Iterable[Verdict]) -> Verdict:

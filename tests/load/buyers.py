@@ -26,7 +26,7 @@ UNKNOWN = 0  # in the place of a status
 
 
 class Visit(NamedTuple):
-    """One buyer: when it was to come, how long it took from then, the status that it was told in the end, and
+    """One buyer: when it was to come, how long it took from then, the status that it heard in the end, and
     the requests that it took.
     """
 
@@ -130,13 +130,13 @@ def buy(wire: Wire, journal: Journal, key: str, basket: dict[str, int], *, tries
 def _hear(journal: Journal, key: str, reply: Reply, doubt: bool) -> int:
     """Write down what was said; return UNKNOWN when that settles nothing."""
     data = _data(reply)
-    told = verdict(reply.status, data)
+    answered = verdict(reply.status, data)
     # After a try of unknown fate, "nothing was ordered" is true of this try only.
-    if told is None or (doubt and told["status"] == 503):
+    if answered is None or (doubt and answered["status"] == 503):
         journal.unknown(key, f"{reply.status} {data.get('type')}")
         return UNKNOWN
-    journal.told(key, **told)
-    return int(told["status"])
+    journal.answered(key, **answered)
+    return int(answered["status"])
 
 
 def _data(reply: Reply) -> dict[str, Any]:

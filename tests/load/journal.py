@@ -1,13 +1,13 @@
-"""What each buyer asked for and was told, on disk, so that it survives whatever the load test does.
+"""What each buyer asked for and heard, on disk, so that it survives whatever the load test does.
 
 One JSON object a line. `asked` is written before the request is sent, and the rest before the buyer does
 anything else:
 
     {"asked": key, "basket": {sku: units}}
-    {"told": key, "status": 201, "order": id}       an order
-    {"told": key, "status": 409, "short": [sku]}    sold out, for good
-    {"told": key, "status": 503}                    busy: nothing was ordered
-    {"unknown": key, "why": text}                   no answer, or one that says that nobody knows
+    {"answered": key, "status": 201, "order": id}   an order
+    {"answered": key, "status": 409, "short": [sku]}  sold out, for good
+    {"answered": key, "status": 503}                busy: nothing was ordered
+    {"unknown": key, "why": text}                   no answer, or one that leaves the outcome unknown
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Journal:
         """Write down a request before it is sent; a line lost with the machine had no answer yet."""
         os.write(self._quick, _line({"asked": key, "basket": basket}))
 
-    def told(self, key: str, status: int, **facts: object) -> None:
+    def answered(self, key: str, status: int, **facts: object) -> None:
         """Write down an answer; on disk when this returns."""
-        os.write(self._durable, _line({"told": key, "status": status, **facts}))
+        os.write(self._durable, _line({"answered": key, "status": status, **facts}))
 
     def unknown(self, key: str, why: str) -> None:
         """Write down that no answer came."""
@@ -60,7 +60,7 @@ def _line(facts: dict[str, object]) -> bytes:
 
 
 def verdict(status: int, data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what an answer of the checkout tells, as `told` takes it; None when it settles nothing."""
+    """Return what an answer of the checkout tells, as `answered` takes it; None when it settles nothing."""
     kind = str(data.get("type", ""))
     if status in (200, 201):
         return {"status": 201, "order": data["id"]}
@@ -78,8 +78,8 @@ class Story:
     Attributes:
         baskets: what was asked for, by key.
         orders: ids that a key was given; more than one is a double order.
-        refused: SKUs that a key was told are short.
-        unknown: keys whose last word was that nobody knows.
+        refused: SKUs that a key heard are short.
+        unknown: keys whose last answer was that the outcome is unknown.
     """
 
     baskets: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Story:
 
 
 def read(paths: Iterable[Path]) -> Story:
-    """Read journals; the last line of one whose writer was killed may be torn, and then was never told."""
+    """Read journals; the last line of one whose writer was killed may be torn, and then was never heard."""
     story = Story()
     for path in paths:
         for line in path.read_bytes().split(b"\n")[:-1]:
@@ -100,11 +100,11 @@ def read(paths: Iterable[Path]) -> Story:
 def _take_in(story: Story, event: dict[str, Any]) -> None:
     if "asked" in event:
         story.baskets[event["asked"]] = event["basket"]
-        story.unknown.add(event["asked"])  # until something is told
+        story.unknown.add(event["asked"])  # until an answer settles it
         return
     if "unknown" in event:
         return
-    key = event["told"]
+    key = event["answered"]
     if event["status"] == 201:
         story.orders.setdefault(key, set()).add(event["order"])
     elif event["status"] == 409:

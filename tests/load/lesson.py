@@ -42,8 +42,14 @@ def try_out(name: str, shop: Shop) -> dict[str, Any]:
             answers = list(crowd.map(lambda _: _buy(shop, name, skus), range(BUYERS)))
         seconds = time.monotonic() - begun
         details = [sentence for sku in skus for sentence in judge(sku, answers)]
-    told = Counter(status for status, _ in answers)
-    return {"name": name, "sold": told[201], "refused": told[409], "seconds": seconds, "details": details}
+    answered = Counter(status for status, _ in answers)
+    return {
+        "name": name,
+        "sold": answered[201],
+        "refused": answered[409],
+        "seconds": seconds,
+        "details": details,
+    }
 
 
 def _buy(shop: Shop, name: str, skus: list[str]) -> tuple[int, str]:
@@ -63,12 +69,12 @@ def judge(sku: str, answers: list[tuple[int, str]]) -> list[str]:
     from orders.lab.race.audit import read_totals
 
     totals = read_totals(sku)
-    told = {order for _, order in answers if order}
+    answered = {order for _, order in answers if order}
     wrong = []
     if (totals.sold, totals.left) != (UNITS, 0):
         wrong.append(f"{sku}: {totals.sold} sold and {totals.left} left of {UNITS}")
-    if totals.orders != told:
-        wrong.append(f"{sku}: {len(totals.orders)} orders, and buyers heard of {len(told)}")
+    if totals.orders != answered:
+        wrong.append(f"{sku}: {len(totals.orders)} orders, and buyers heard of {len(answered)}")
     if others := sorted({status for status, _ in answers} - {201, 409}):
         wrong.append(f"{sku}: answers with status {others}")
     return wrong

@@ -62,7 +62,7 @@ class Shopper(FastHttpUser):
     def heard(self, key: str, response: Any) -> bool:
         """Write down the answer; return whether it is an order, a refusal or a request to come again."""
         data = response.json() if response.status_code in (200, 201, 409, 503) else {}
-        told = verdict(response.status_code, data)
-        if told and JOURNAL:
-            JOURNAL.told(key, **told)
-        return told is not None
+        answered = verdict(response.status_code, data)
+        if answered and JOURNAL:
+            JOURNAL.answered(key, **answered)
+        return answered is not None

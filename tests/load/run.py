@@ -141,7 +141,7 @@ def _close(servers: Servers, shop: Shop, skus: Sequence[str], folder: Path, *, t
     """Ask for all that is left of each product, then for one unit more; return all buyers' story.
 
     Every unit on hand must be for sale: the first is served, the second refused. Who finds it busy asks
-    again: the lease of a killed holder may have to end first. So does who is told that nobody knows, if the
+    again: the lease of a killed holder may have to end first. So does a buyer with an unknown outcome, if the
     shop knows keys: a thread that slept through a crash of the database finds its connection dead.
     """
     path = folder / "closing.jsonl"

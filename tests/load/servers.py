@@ -58,7 +58,7 @@ def _leave(number: int, frame: object) -> None:
 
 @contextmanager
 def private_servers() -> Iterator[Servers]:
-    """Start both in a folder of their own; stop and delete them at the end, also when told to terminate."""
+    """Start both in a folder of their own; stop and delete them at the end, also on SIGTERM."""
     signal.signal(signal.SIGTERM, _leave)  # by itself it would end this process and leave the servers running
     with tempfile.TemporaryDirectory(prefix="holdfast-load-") as folder:
         checkout = Path(folder)

@@ -111,7 +111,7 @@ def test_an_order_that_nobody_asked_for_is_caught(story):
 
 
 def test_an_order_after_a_refusal_is_caught(story):
-    """A buyer who was told "sold out" must have no order."""
+    """A buyer who heard "sold out" must have no order."""
     checkout([Line("mug", 1)], strategy="conditional_update")
     story.baskets["b"], story.refused["b"] = {"mug": 1}, ["mug"]
     assert faults(story) == {"duplicated": 1}

@@ -270,11 +270,11 @@ def test_every_step_is_a_function_of_the_project_or_of_its_libraries():
 
 def test_what_postgresql_tells_is_grouped_by_statement():
     """Other messages, and statements that are not of a batch, are left out."""
-    told = [
+    outcome_of = [
         "duration: 0.250 ms  execute _pg3_0: SELECT id FROM inventory_item",
         "duration: 2.000 ms  execute _pg3_1: \nWITH \nwanted AS (",
         "duration: 4.000 ms  execute _pg3_1: \nWITH \nwanted AS (",
         "duration: 1.000 ms  execute <unnamed>: COMMIT",
         "checkpoint starting",
     ]
-    assert steps.statements(told) == {"execute SELECT": [0.25], "execute WITH": [2.0, 4.0]}
+    assert steps.statements(outcome_of) == {"execute SELECT": [0.25], "execute WITH": [2.0, 4.0]}

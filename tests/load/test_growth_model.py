@@ -196,7 +196,7 @@ class FakeTestbed:
 
 
 def test_a_round_measures_every_size_of_every_axis(monkeypatch):
-    """Each run is told at once with what went wrong in it; as many web processes serve as its size says."""
+    """Each run reports at once what went wrong in it; as many web processes serve as its size says."""
     monkeypatch.setattr(
         growth, "open_testbed", lambda servers, workers, threads: nullcontext(FakeTestbed(workers))
     )

@@ -44,9 +44,9 @@ def test_what_a_journal_wrote_is_read_back(tmp_path):
     """Orders, refusals and silence, from several files."""
     with Journal(tmp_path / "1") as one, Journal(tmp_path / "2") as two:
         one.asked("x", {"a": 1})
-        one.told("x", 201, order="id-1")
+        one.answered("x", 201, order="id-1")
         two.asked("y", {"b": 2})
-        two.told("y", 409, short=["b"])
+        two.answered("y", 409, short=["b"])
         two.asked("z", {"a": 1})
         two.unknown("z", "time-out")
     story = journal.read([tmp_path / "1", tmp_path / "2"])
@@ -60,7 +60,7 @@ def test_a_torn_last_line_was_never_told(tmp_path):
     with Journal(path) as book:
         book.asked("x", {"a": 1})
     with path.open("a") as file:
-        file.write('{"told": "x", "stat')
+        file.write('{"answered": "x", "stat')
     assert journal.read([path]).unknown == {"x"}
 
 
@@ -72,7 +72,7 @@ def test_a_buyer_who_asked_and_heard_nothing_is_unknown(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("status", "data", "told"),
+    ("status", "data", "answered"),
     [
         (201, {"id": "7"}, {"status": 201, "order": "7"}),
         (200, {"id": "7"}, {"status": 201, "order": "7"}),
@@ -84,9 +84,9 @@ def test_a_buyer_who_asked_and_heard_nothing_is_unknown(tmp_path):
         (409, {"type": "/problems/#in-progress"}, None),
     ],
 )
-def test_only_a_clear_answer_settles_an_order(status, data, told):
+def test_only_a_clear_answer_settles_an_order(status, data, answered):
     """An answer that doesn't say what became of the order leaves it unknown."""
-    assert journal.verdict(status, data) == told
+    assert journal.verdict(status, data) == answered
 
 
 class Scripted:

@@ -1,4 +1,4 @@
-"""The system checks: each trap is told under its own id, and a sound project hears nothing."""
+"""The system checks: each trap is reported under its own id, and a sound project gets no message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from django.contrib import admin
 from django.contrib.auth.models import Group
 from django.core.checks import run_checks
 from django.core.management import call_command
-from django.core.management.base import SystemCheckError
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
@@ -28,8 +27,6 @@ from locking.backends.memory import MemoryBackend
 from locking.backends.redis.diagnosis import judge, parse_info
 from locking.transactions.decorator import DECORATED
 from tests import ROOT
-from tests.lock_fixtures import LocksOn
-from tests.private_redis import PrivateRedis
 
 REFERENCE = ROOT / "docs" / "library" / "reference" / "checks.md"
 REDIS = "locking.backends.redis.RedisBackend"
@@ -54,8 +51,8 @@ def found(*tags: str) -> list[str]:
 
 
 def test_a_sound_project_hears_nothing() -> None:
-    """The demo's own settings pass, live too."""
-    assert found("locking", "locking_live") == []
+    """The demo's own settings pass."""
+    assert found("locking") == []
 
 
 # --- the setting ------------------------------------------------------------------------------------------
@@ -123,7 +120,7 @@ def test_a_backend_of_one_process_is_fine_under_tests(settings: Any) -> None:
     ],
 )
 def test_a_decorator_that_names_what_is_not_there_is_told(options: Any, ids: list[str]) -> None:
-    """An alias that doesn't exist is told before the first call."""
+    """An alias that doesn't exist is reported before the first call."""
 
     @distributed_lock(key="'a'", **options)
     def function() -> None: ...
@@ -140,7 +137,7 @@ class NoTokens(MemoryBackend):
 
 
 def test_a_fence_that_nobody_can_check_is_told(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backend without tokens, and a database without a fence, are told before the first call."""
+    """A backend without tokens, and a database without a fence, are reported before the first call."""
     settings.LOCKING = {
         "default": {"CACHE": "default"},
         "bare": {"BACKEND": f"{__name__}.NoTokens"},
@@ -236,7 +233,7 @@ urlpatterns = [path("nested/", include(SOUND + TRAPS))]
 @pytest.mark.urls(__name__)
 @pytest.mark.django_db(transaction=True)
 def test_views_that_atomic_requests_would_wrap_are_told(atomic_requests: None) -> None:
-    """A lock on a method, and a lock for another database, are refused at every request: told beforehand."""
+    """A lock on a method, and a lock for another database, are refused at every request: reported by `check`."""
     messages = checks.check_atomic_requests()
     assert [message.id for message in messages] == ["locking.E006", "locking.E007"]
     assert "OnMethod.post" in messages[0].msg
@@ -309,22 +306,6 @@ def test_a_plain_check_asks_no_server(settings: Any, backend_down: str) -> None:
     call_command("check")
 
 
-def test_a_server_that_does_not_answer_is_told(settings: Any, backend_down: str) -> None:
-    """Asked by tag, the check fails with the alias and the reason."""
-    with pytest.raises(SystemCheckError, match=r"locking\.E101.*'down'"):
-        call_command("check", tags=["locking_live"])
-
-
-def test_a_server_that_may_evict_locks_is_told(own_redis: PrivateRedis, locks_on: LocksOn) -> None:
-    """A real server of its own is asked: with an evicting policy it is told, and with noeviction not."""
-    locks_on(own_redis.url)
-    own_redis.client.config_set("maxmemory-policy", "allkeys-lru")
-    try:
-        assert found("locking_live") == ["locking.W101"]
-    finally:
-        own_redis.client.config_set("maxmemory-policy", "noeviction")
-
-
 @pytest.mark.parametrize(
     ("version", "ids"),
     [("6.2.0", []), ("7.0.15", []), ("10.0.1", []), ("6.0.16", ["locking.E102"]), ("5.0", ["locking.E102"])],
@@ -347,9 +328,9 @@ def test_the_server_s_own_words_are_understood(redis_database: redis.Redis) -> N
 def test_every_id_is_in_the_reference() -> None:
     """An id is stable: it is explained in the docs, once, and nothing is explained that isn't there."""
     folder = Path(checks.__file__).parent
-    sources = [folder / "checks.py", *(folder / "backends").rglob("*.py")]
-    used = {found for source in sources for found in re.findall(r'"(locking\.[EW]\d+)"', source.read_text())}
-    documented = re.findall(r"^### `(locking\.[EW]\d+)`", REFERENCE.read_text(), re.MULTILINE)
+    sources = [folder / "checks.py", folder / "live_checks.py", *(folder / "backends").rglob("*.py")]
+    used = {found for source in sources for found in re.findall(r'"(locking\.[EWI]\d+)"', source.read_text())}
+    documented = re.findall(r"^### `(locking\.[EWI]\d+)`", REFERENCE.read_text(), re.MULTILINE)
     assert sorted(documented) == sorted(used)
 
 

@@ -52,8 +52,8 @@ def test_the_end_of_an_outage_is_told_once(caplog: Any) -> None:
         get_lock("a").acquire()
     for _ in range(2):
         get_lock("a").acquire().release()
-    (told,) = [each for each in logged(caplog) if "answers again" in each.getMessage()]
-    assert told.levelno == logging.WARNING
+    (reported,) = [each for each in logged(caplog) if "answers again" in each.getMessage()]
+    assert reported.levelno == logging.WARNING
 
 
 def test_renewals_that_fail_are_part_of_the_same_outage(caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:

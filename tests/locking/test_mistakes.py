@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 from django.http import HttpRequest
 from django.test import RequestFactory, override_settings
@@ -28,9 +27,10 @@ from locking import (
     conflict_response,
     distributed_lock,
     get_lock,
+    live_checks,
 )
 from locking.backends.base import Heartbeat
-from locking.checks import LIVE_TAG, check_setting
+from locking.checks import check_setting
 from locking.core import handler
 from locking.core.handler import InvalidLockBackend, locks
 from locking.core.holders import description
@@ -233,10 +233,9 @@ def test_a_wrong_password_is_told_as_one(login: str, settings: Any) -> None:
     with private_redis() as server:
         server.client.config_set("requirepass", "secret")
         settings.LOCKING = location(server.url.replace("//", f"//{login}"))
-        (message,) = run_checks(tags=[LIVE_TAG])
-    assert message.id == "locking.E101"
-    assert "refuses this user or password" in message.msg
-    assert "user or password in LOCKING" in str(message.hint)
+        (finding,) = live_checks._backend("default")
+    assert "refuses this user or password" in finding.text
+    assert "user or password in LOCKING" in finding.hint
 
 
 @pytest.mark.parametrize(
@@ -363,8 +362,8 @@ def test_the_holder_in_another_process_is_told_by_what_it_publishes(monkeypatch:
         "pid": 7,
         "holds": {f"{client}:1": {"doing": "GET /pay/", "site": "views.py:9 in pay"}},
     }
-    told = {client: Heartbeat(json.dumps(facts), 0.1)}
-    monkeypatch.setattr(locks["default"], "heartbeats", lambda clients: told)
+    reported = {client: Heartbeat(json.dumps(facts), 0.1)}
+    monkeypatch.setattr(locks["default"], "heartbeats", lambda clients: reported)
     owner = f"{client}:1"
     told_as = "process 7 on web-3, GET /pay/, at views.py:9 in pay"
     assert description(locks["default"], owner, ask=True) == told_as

@@ -112,7 +112,7 @@ MUTANTS = (
            "self.deadline = since + self.ttl\n",
            "self.deadline = now() + self.ttl\n",
            f"{CORE}/test_lease.py", "deadline"),
-    Mutant("whoever loses a lock is told", LEASE,
+    Mutant("a lost lock is reported", LEASE,
            "if on_lost is None:\n            return",
            "if on_lost is not None:\n            return",
            f"{CORE}/test_lease.py", "on_lost"),

@@ -59,14 +59,14 @@ def connect() -> Iterator[Any]:
 
 @pytest.fixture
 def events(connect: Any) -> list[LockEvent]:
-    """What the signals told, in order; `told()` waits for it."""
+    """What the signals sent, in order; `reported()` waits for it."""
     heard: list[LockEvent] = []
     for signal in ALL:
         connect(signal, lambda event, **_: heard.append(event))
     return heard
 
 
-def told(events: list[LockEvent]) -> list[str]:
+def reported(events: list[LockEvent]) -> list[str]:
     """The outcomes so far, in order."""
     assert signals.flush()
     return [event.outcome for event in events]
@@ -76,7 +76,7 @@ def test_a_hold_is_told_when_it_begins_and_ends(backend: str, events: list[LockE
     """Acquired and released carry the same owner and token, and seconds where they are known."""
     with get_lock("order:7", ttl=10) as lease:
         pass
-    assert told(events) == ["acquired", "released"]
+    assert reported(events) == ["acquired", "released"]
     acquired, released = events
     assert (acquired.name, acquired.backend, acquired.ttl) == ("order:7", "default", 10)
     assert acquired.owner == released.owner == lease.owner
@@ -99,21 +99,21 @@ async def test_asyncio_tells_the_same(backend: str, events: list[LockEvent]) -> 
     await engine.atry_acquire(engine.key("order:8"), rival, 30.0)
     assert await get_lock("order:8").atry_acquire() is None
     await engine.arelease(engine.key("order:8"), rival)
-    assert told(events) == ["acquired", "released", "contended"]
+    assert reported(events) == ["acquired", "released", "contended"]
 
 
 def test_a_re_entry_is_no_event(backend: str, events: list[LockEvent]) -> None:
     """Only the outermost hold begins and ends."""
     with get_lock("order:7", ttl=10), get_lock("order:7", ttl=10):
-        assert told(events) == ["acquired"]
-    assert told(events) == ["acquired", "released"]
+        assert reported(events) == ["acquired"]
+    assert reported(events) == ["acquired", "released"]
 
 
 def test_several_names_are_several_events(backend: str, events: list[LockEvent]) -> None:
     """Each name tells its own; those taken before one was refused tell their release."""
     with simulate_contention("b"), pytest.raises(LockNotAcquired):
         get_lock("a", "b", ttl=10, wait=0).acquire()
-    assert told(events) == ["acquired", "contended", "released"]
+    assert reported(events) == ["acquired", "contended", "released"]
     assert [event.name for event in events] == ["a", "b", "a"]
 
 
@@ -121,16 +121,16 @@ def test_a_refusal_names_the_holder(backend: str, events: list[LockEvent]) -> No
     """A refusal tells how long was waited, and who has the lock."""
     with simulate_contention("order:7") as rival, pytest.raises(LockNotAcquired):
         get_lock("order:7", wait=0).acquire()
-    assert told(events) == ["contended"]
+    assert reported(events) == ["contended"]
     assert events[0].holder == rival
     assert events[0].waited is not None
 
 
 def test_an_outage_is_a_refusal_of_its_own_kind(backend_down: str, events: list[LockEvent]) -> None:
-    """`unavailable` is told apart from `contended`."""
+    """`unavailable` differs from `contended`."""
     with pytest.raises(BackendUnavailable):
         get_lock("order:7", backend=backend_down).acquire()
-    assert told(events) == ["unavailable"]
+    assert reported(events) == ["unavailable"]
 
 
 def test_a_lost_lock_is_told_once(backend: str, events: list[LockEvent]) -> None:
@@ -139,22 +139,22 @@ def test_a_lost_lock_is_told_once(backend: str, events: list[LockEvent]) -> None
     simulate_loss(lease)
     with suppress(Exception):
         lease.release()
-    assert told(events) == ["acquired", "lost"]
+    assert reported(events) == ["acquired", "lost"]
 
 
 def test_a_lock_left_to_its_ttl_is_kept(backend: str, events: list[LockEvent]) -> None:
     """`keep()` and `min_hold` end the work, not yet the lock."""
     get_lock("form:7", ttl=1).acquire().leave_to_expire()
     get_lock("form:8", min_hold=1).acquire().release()
-    assert told(events) == ["acquired", "kept"] * 2
+    assert reported(events) == ["acquired", "kept"] * 2
 
 
 def test_a_forced_release_is_told(backend: str, events: list[LockEvent]) -> None:
-    """Only a hold that was really broken is told; a wrong owner breaks nothing."""
+    """Only a hold that was really broken is reported; a wrong owner breaks nothing."""
     with simulate_contention("order:7") as rival:
         assert not take_from("order:7", owner="somebody else")
         assert take_from("order:7", owner=rival)
-    assert told(events) == ["force_released"]
+    assert reported(events) == ["force_released"]
     assert events[0].owner == rival
 
 
@@ -162,7 +162,7 @@ def test_other_kinds_tell_too(events: list[LockEvent]) -> None:
     """A semaphore's permits send the signals of any lock."""
     with get_semaphore("mail", permits=2):
         pass
-    assert told(events) == ["acquired", "released"]
+    assert reported(events) == ["acquired", "released"]
 
 
 @pytest.mark.parametrize("signal", [signals.lock_acquired, signals.lock_released])
@@ -190,7 +190,7 @@ def test_a_receiver_that_never_returns_holds_nothing_up(backend: str, connect: A
 def test_a_receiver_that_raises_is_logged_and_hurts_nobody(
     backend: str, connect: Any, events: list[LockEvent], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other receivers are told, the body's result stands, and the log has the error."""
+    """The other receivers are called, the body's result is kept, and the log has the error."""
 
     def receiver(**_: Any) -> None:
         raise RuntimeError("no harm")
@@ -199,14 +199,14 @@ def test_a_receiver_that_raises_is_logged_and_hurts_nobody(
         connect(signal, receiver)
     with get_lock("order:7"):
         pass
-    assert told(events) == ["acquired", "released"]
+    assert reported(events) == ["acquired", "released"]
     assert "no harm" in caplog.text
 
 
 def test_a_receiver_without_a_name_that_raises_hurts_nobody_either(
     connect: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A partial has no `__qualname__`, which Django's log of a failure names; those behind it are told."""
+    """A partial has no `__qualname__`, which Django's log of a failure names; those behind it are called."""
     told_behind: list[str] = []
 
     def receiver(to: str, **_: Any) -> None:
@@ -223,7 +223,7 @@ def test_a_receiver_without_a_name_that_raises_hurts_nobody_either(
 
 @pytest.mark.django_db(transaction=True)
 def test_a_released_lock_is_free_when_it_is_told(connect: Any) -> None:
-    """`released` comes after COMMIT and release: anyone who is told may take the lock."""
+    """`released` comes after COMMIT and release: a receiver may take the lock."""
     seen: list[bool] = []
     connect(signals.lock_released, lambda event, **_: seen.append(get_lock(event.name).locked()))
     with locked_transaction("order:7"):
@@ -261,7 +261,7 @@ def test_a_forked_child_tells_its_own(events: list[LockEvent]) -> None:
     """The child has no thread of its parent's: it starts one for its own events."""
     with get_lock("parent", ttl=5):
         pass
-    assert told(events) == ["acquired", "released"]
+    assert reported(events) == ["acquired", "released"]
     child = os.fork()
     if child == 0:
         events.clear()
@@ -270,7 +270,7 @@ def test_a_forked_child_tells_its_own(events: list[LockEvent]) -> None:
         signals.flush()
         os._exit(0 if [event.name for event in events] == ["child", "child"] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert told(events) == ["acquired", "released"]
+    assert reported(events) == ["acquired", "released"]
 
 
 def test_without_receivers_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:

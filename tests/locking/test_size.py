@@ -47,6 +47,7 @@ PARTS: Final[dict[str, str]] = {
     "contrib/celery.py": "celery",
     "contrib": "contrib",
     "checks.py": "contrib",
+    "live_checks.py": "contrib",
     "inspection": "inspection",
     "admin": "admin",
     "templatetags": "admin",
@@ -58,20 +59,20 @@ PARTS: Final[dict[str, str]] = {
 UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
-    "core": 8_350,  # goal: 8,000
+    "core": 8_330,  # goal: 8,000
     "liveness": 820,
     "database": 1_800,  # goal, as of each optional part: 1,500
     "redlock": 400,
-    "redis": 4_040,
+    "redis": 4_030,
     "zookeeper and etcd": 2_520,
     "celery": 330,
-    "contrib": 1_020,
-    "inspection": 1_700,
+    "contrib": 1_250,  # with the live checks, which the command had
+    "inspection": 1_730,
     "admin": 840,
-    "command": 1_230,
+    "command": 950,
     "testing": 390,
 }
-MOST: Final = 23_430  # goal: 18,000
+MOST: Final = 23_420  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 

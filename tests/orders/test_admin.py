@@ -54,7 +54,7 @@ def test_an_order_is_cancelled_with_a_reason(admin_client, order):
 
 
 def test_an_expired_order_cannot_be_cancelled(admin_client, order):
-    """It is told, and nothing is restocked."""
+    """It is reported, and nothing is restocked."""
     Order.objects.update(state="expired")
     act(admin_client, ORDERS, "cancel_orders", order.pk, reason="why not")
     assert left() == 8

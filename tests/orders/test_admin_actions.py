@@ -61,7 +61,7 @@ def test_nothing_is_done_before_it_is_confirmed(admin_client, order):
 
 
 def test_an_order_is_paid_shipped_in_parts_and_returned(admin_client, order):
-    """Each step is asked, done once, told and in the history with who did it."""
+    """Each step is asked, done once, reported and in the history with its user."""
     asked = choose(admin_client, ORDERS, "pay_orders", order.pk)
     said = confirm(admin_client, ORDERS, "pay_orders", order.pk, reason="transfer 17", **asked)
     assert f"{order.pk} is paid." in said
@@ -145,23 +145,23 @@ def test_without_a_reason_it_is_asked_again(admin_client, order):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [("3", "only 2 can be"), ("two", "not a whole number"), ("-1", "not a whole number")],
 )
-def test_numbers_that_cannot_be(admin_client, order, given, told):
+def test_numbers_that_cannot_be(admin_client, order, given, reported):
     """Which order, which product, how many can: and nothing is changed."""
     pay(order.pk)
     asked = choose(admin_client, ORDERS, "ship_orders", order.pk)
     said = confirm(
         admin_client, ORDERS, "ship_orders", order.pk, reason="x", **{units(order): given}, **asked
     )
-    assert told in said
+    assert reported in said
     assert (Order.objects.get().state, Shipment.objects.count()) == ("paid", 0)
     assert not LogEntry.objects.exists()
 
 
 def test_one_that_cannot_be_paid_does_not_hold_up_the_others(admin_client, order):
-    """The cancelled one is told with what to do; the other is paid."""
+    """The cancelled one is named with what to do; the other is paid."""
     gone = checkout([Line("mug", 1)], "conditional_update")
     cancel(gone.pk)
     asked = choose(admin_client, ORDERS, "pay_orders", order.pk, gone.pk)
@@ -186,7 +186,7 @@ def test_one_that_others_keep_locked_is_told(admin_client, order, monkeypatch, a
 
 
 def test_what_has_left_is_not_cancelled(admin_client, order):
-    """It is told that its units can be returned."""
+    """The page says that its units can be returned."""
     pay(order.pk)
     asked = choose(admin_client, ORDERS, "ship_orders", order.pk)
     confirm(admin_client, ORDERS, "ship_orders", order.pk, reason="x", **{units(order): 2}, **asked)
@@ -219,7 +219,7 @@ def test_more_rows_than_a_page_can_show_are_refused(admin_client, order, monkeyp
 
 @pytest.mark.parametrize("model", ["orders_shipment"])
 def test_the_records_can_only_be_read(admin_client, model):
-    """A list and a search; nobody adds a shipment that moved nothing."""
+    """A list and a search; no user adds a shipment that moved nothing."""
     assert admin_client.get(reverse(f"admin:{model}_changelist"), {"q": "mug"}).status_code == 200
     assert admin_client.get(reverse(f"admin:{model}_add")).status_code == 403
 

@@ -12,7 +12,7 @@ NUMBER = UUID(int=7)
 
 
 def test_an_answer_is_json_in_utf_8():
-    """Whatever is told, and with whatever headers, it is read as what it was."""
+    """An answer with any status and headers is read as what it was."""
     problem = "application/problem+json"
     answer = json_answer({"sku": "茶", "id": NUMBER}, status=409, media=problem, headers={"X": "1"})
     assert (answer.status_code, answer["Content-Type"], answer["X"]) == (409, problem, "1")

@@ -62,7 +62,7 @@ def kind(response: Any) -> tuple[int, str]:
 
 
 def test_a_key_belongs_to_its_caller_and_not_to_the_customer_of_the_body(keyed):
-    """Two callers may use one key; one caller that names another customer under it is told so."""
+    """Two callers may use one key; one caller that names another customer under it gets an error."""
     first, second = buy("shop-key", "k"), buy("other-key", "k")
     assert (first.status_code, second.status_code) == (201, 201)
     assert first.json()["id"] != second.json()["id"]
@@ -242,7 +242,7 @@ def test_who_sees_which_orders(keyed):
 
 
 def test_anonymous_callers_list_nothing(settings):
-    """403 outside the demo: customers' orders are nobody else's business."""
+    """403 outside the demo: customers' orders are private."""
     settings.OPEN_DEMO = False
     assert kind(ask("get", "/orders/")) == (403, "forbidden")
     settings.OPEN_DEMO = True

@@ -155,7 +155,7 @@ def test_one_customer_may_have_so_many(products, strategy):
 
 
 def test_an_anonymous_customer_gets_none(products):
-    """One can't be told from another."""
+    """Anonymous customers can't be recognized."""
     for act in (partial(checkout, [Line("ticket", 1)]), partial(reserve, [Line("ticket", 1)], MINUTE)):
         with pytest.raises(LimitReached):
             act()

@@ -1,4 +1,4 @@
-"""The checks of `manage.py check`: a shop that is open by mistake is told so."""
+"""The checks of `manage.py check`: a shop that is open by mistake is reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_demo_as_shipped_has_nothing_to_report():
     assert [found for found in run_checks() if (found.id or "").startswith("orders.")] == []
 
 
-@pytest.mark.parametrize("path", ["", "orders", "orders.http.callers.nobody", "missing.module.hook"])
+@pytest.mark.parametrize("path", ["", "orders", "orders.http.callers.missing", "missing.module.hook"])
 def test_a_caller_that_cannot_be_imported_is_refused(settings, path):
     """The value is named, and what it must be."""
     settings.CALLER = path
@@ -43,7 +43,7 @@ def test_a_right_that_nothing_asks_for_is_refused(settings):
 
 
 def test_an_open_demo_is_warned_of_at_deployment(settings):
-    """Everybody may pay: only where nobody says who calls."""
+    """Any client may pay: only where callers are unknown."""
     settings.OPEN_DEMO = True
     assert ids(check_open_demo(None)) == ["orders.W001"]
     settings.CALLER = "orders.http.callers.by_api_key"
@@ -62,7 +62,7 @@ def test_a_secret_that_could_be_guessed_is_refused(settings):
 @pytest.mark.django_db
 @pytest.mark.parametrize(("password", "found"), [("admin", ["orders.W002"]), ("another one", [])])
 def test_a_deployment_is_told_of_the_demos_login(django_user_model, password, found):
-    """The check names it as long as the password is the one that everybody knows."""
+    """The check names it as long as the password is the public one."""
     assert ids(check_demo_login(None)) == []
     django_user_model.objects.create_superuser("admin", password=password)
     assert ids(check_demo_login(None)) == found

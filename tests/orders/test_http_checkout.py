@@ -129,22 +129,22 @@ def test_a_held_lock_is_busy_and_never_sold_out(client, mug, settings):
 
 def test_a_lock_server_that_is_down_is_an_outage(client, mug):
     """503 of another type when Redis doesn't answer; nothing is sold without its lock."""
-    nobody = {
+    unreachable = {
         "default": {"BACKEND": "locking.backends.redis.RedisBackend", "LOCATION": "redis://127.0.0.1:9"}
     }
-    with override_settings(LOCKING=nobody):
+    with override_settings(LOCKING=unreachable):
         down = post(client, cart(("mug", 1)))
     assert (down.status_code, down.json()["type"]) == (503, "/problems/#unavailable")
     assert not Order.objects.exists()
 
 
-@pytest.mark.parametrize(("step", "told"), [("decided", "unavailable"), ("recorded", "outcome-unknown")])
-def test_a_database_connection_that_dies(client, mug, step, told):
+@pytest.mark.parametrize(("step", "reported"), [("decided", "unavailable"), ("recorded", "outcome-unknown")])
+def test_a_database_connection_that_dies(client, mug, step, reported):
     """A connection that ends before the order is written sold nothing; after that the outcome is unknown."""
     with installed(ending_at(step)):
         lost = post(client, cart(("mug", 1)))
     connection.close()
-    assert (lost.status_code, lost.json()["type"]) == (503, f"/problems/#{told}")
+    assert (lost.status_code, lost.json()["type"]) == (503, f"/problems/#{reported}")
     assert not Order.objects.exists()
 
 

@@ -253,7 +253,7 @@ def test_the_keys_of_refusals_are_forgotten_sooner(settings):
 
 
 def test_reserve_then_check_out():
-    """The reservation becomes an order once; the second try is told so."""
+    """The reservation becomes an order once; the second try hears so."""
     made = post("/reservations/", {"lines": [{"sku": "mug", "quantity": 2}], "ttl": 60, "customer": "ann"})
     assert made.status_code == 201
     assert kind(buy()) == (409, "sold-out")
@@ -264,7 +264,7 @@ def test_reserve_then_check_out():
 
 
 def test_a_reservation_beyond_the_limit():
-    """What ann has reserved already is told; a final answer."""
+    """The answer names what ann has reserved already, and is final."""
     Product.objects.update(customer_limit=2)
     wish = {"lines": [{"sku": "mug", "quantity": 1}], "customer": "ann"}
     assert [post("/reservations/", wish).status_code for _ in range(2)] == [201, 201]
@@ -371,7 +371,7 @@ def test_a_reservation_is_extended():
 
 
 def test_what_has_ended_is_not_extended():
-    """409 with the state, also when nobody has swept; 404 for what never was."""
+    """409 with the state, also before a sweep; 404 for what never was."""
     made = post("/reservations/", WISH)
     Reservation.objects.update(expires_at=Now())
     refused = post(made.headers["Location"] + "extend/", {"ttl": 60})

@@ -26,9 +26,9 @@ def database_error(cause: Exception | None) -> OperationalError:
 
 def unreachable() -> OperationalError:
     """Return what a server that is down leads to."""
-    with pytest.raises(psycopg.OperationalError) as told:
+    with pytest.raises(psycopg.OperationalError) as reported:
         psycopg.connect(host="/nobody/listens/here")
-    return database_error(told.value)
+    return database_error(reported.value)
 
 
 def unresolved() -> OperationalError:
@@ -37,10 +37,10 @@ def unresolved() -> OperationalError:
     def gone(*args, **options):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(psycopg.OperationalError) as told:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(psycopg.OperationalError) as reported:
         patch.setattr(socket, "getaddrinfo", gone)
         psycopg.connect(host="database")
-    return database_error(told.value)
+    return database_error(reported.value)
 
 
 def answer(error: Exception, method: str = "POST") -> HttpResponse:
@@ -76,7 +76,7 @@ def answer(error: Exception, method: str = "POST") -> HttpResponse:
     ],
 )
 def test_every_domain_error_has_its_answer(error, status, slug, retry_after):
-    """Final, busy, down and unknown are told apart by status, type and Retry-After."""
+    """Final, busy, down and unknown differ by status, type and Retry-After."""
     response = answer(error)
     body = json.loads(response.content)
     assert response.headers["Content-Type"] == "application/problem+json"
@@ -88,9 +88,9 @@ def test_every_domain_error_has_its_answer(error, status, slug, retry_after):
 
 def test_a_server_that_never_answers_a_connection_was_asked_for_nothing():
     """A time-out of the connection is an outage: no statement, and no COMMIT, can have been sent."""
-    with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(psycopg.OperationalError) as told:
+    with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(psycopg.OperationalError) as reported:
         psycopg.connect(host="127.0.0.1", port=mute.getsockname()[1], connect_timeout=2)  # psycopg's least
-    assert json.loads(answer(database_error(told.value)).content)["type"] == "/problems/#unavailable"
+    assert json.loads(answer(database_error(reported.value)).content)["type"] == "/problems/#unavailable"
 
 
 def test_sold_out_names_each_short_line():

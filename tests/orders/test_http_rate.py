@@ -1,4 +1,4 @@
-"""One buyer asks too often: 429 with Retry-After, and nobody else notices."""
+"""One buyer asks too often: 429 with Retry-After, and no other buyer notices."""
 
 from __future__ import annotations
 
@@ -78,20 +78,20 @@ def test_nobody_in_particular_is_counted_by_address():
 
 
 def test_nobody_uses_up_what_another_customer_may_ask():
-    """Requests in somebody's name from elsewhere don't lock that customer out."""
+    """Requests in a customer's name from elsewhere don't lock that customer out."""
     assert statuses(*(post(customer="ann", REMOTE_ADDR="192.0.2.7") for _ in range(3))) == [201, 201, 429]
     assert statuses(post(customer="ann")) == [201]
 
 
 def test_one_address_is_limited_whatever_customers_it_names(settings):
-    """Another name for each request helps nobody, and a bad body counts like a good one."""
+    """Another name for each request helps no client, and a bad body counts like a good one."""
     settings.CHECKOUT_RATE_PER_ADDRESS = 3
     bad = Client().post("/checkout/", "no JSON", content_type="application/json")
     assert statuses(bad, post(customer="a"), post(customer="b"), post(customer="c")) == [400, 201, 201, 429]
 
 
 def test_a_refusal_is_not_kept_under_the_key():
-    """The same Idempotency-Key is tried anew after the wait, as it is after *busy*."""
+    """The same Idempotency-Key is tried again after the wait, as it is after *busy*."""
     post(customer="ann"), post(customer="ann")
     assert statuses(post(customer="ann", HTTP_IDEMPOTENCY_KEY="k")) == [429]
     assert not IdempotencyKey.objects.exists()
@@ -107,7 +107,7 @@ def test_without_a_rate_nothing_is_counted(settings, redis_database):
 
 
 def test_a_counter_that_is_down_stops_nobody(settings, caplog):
-    """The counter doesn't answer: everybody is served, and the log says so."""
+    """The counter doesn't answer: every client is served, and the log says so."""
     settings.CHECKOUT_RATE_STORAGE = "redis://127.0.0.1:1/0"
     assert statuses(*(post(customer="ann") for _ in range(3))) == [201] * 3
     assert "couldn't be counted" in caplog.text

@@ -29,7 +29,7 @@ from tests.orders.test_payment_webhook import NEW, notice, now, signed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-NOBODY = "00000000-0000-0000-0000-000000000000"
+UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 
 
 LISTED = sorted(
@@ -153,11 +153,11 @@ def unknown_product(call: Call) -> Any:
 def not_found(call: Call) -> Any:
     """An id of nothing."""
     if call.name == "checkout":
-        return replace(call, body={"reservation": NOBODY}).send()
+        return replace(call, body={"reservation": UNKNOWN_ID}).send()
     if call.name == "payment":
-        return replace(call, body=notice(NOBODY)).send()
+        return replace(call, body=notice(UNKNOWN_ID)).send()
     parts = call.address.split("/")
-    return replace(call, address="/".join([*parts[:2], NOBODY, *parts[3:]])).send()
+    return replace(call, address="/".join([*parts[:2], UNKNOWN_ID, *parts[3:]])).send()
 
 
 def sold_out(call: Call) -> Any:

@@ -161,7 +161,7 @@ def test_mutant_without_the_window(order, monkeypatch):
 
 
 def test_without_a_secret_nothing_is_accepted(order, settings):
-    """An empty list isn't a secret that everybody knows."""
+    """An empty list isn't a public secret."""
     settings.PAYMENT_WEBHOOK_SECRETS = []
     assert kind(send(notice(order.pk))) == (404, "not-found")
 
@@ -261,7 +261,7 @@ def test_a_currency_of_thousandths_is_paid_in_them():
 
 @pytest.mark.parametrize("currency", ["UGX", "ISK"])
 def test_a_currency_whose_hundredths_are_only_written(currency):
-    """Nobody has hundredths of these, and the provider writes them all the same: 500 is the number 50000."""
+    """These have no hundredths, and the provider writes them all the same: 500 is the number 50000."""
     mug = ProductFactory.create(sku="mug", price=250)
     Product.objects.filter(pk=mug.pk).update(currency=currency)
     order = checkout([Line("mug", 2)], "conditional_update")
@@ -286,7 +286,7 @@ def test_a_payment_that_is_too_late_is_told_of(order, end):
 
 
 def test_an_order_that_staff_have_marked_is_already_paid(order):
-    """The event of the same money that somebody has noted by hand changes nothing."""
+    """The event of the same money that was noted by hand changes nothing."""
     lifecycle.pay(order.pk)
     assert send(notice(order.pk)).json()["outcome"] == "already_paid"
 

@@ -1,4 +1,4 @@
-"""A database that refuses to write, as after a failover or on a full disk: what the client is told."""
+"""A database that refuses to write, as after a failover or on a full disk: what the client hears."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_reservation_is_told_that_nothing_was_reserved():
 
 
 def test_a_refusal_that_cannot_be_stored_is_not_final():
-    """Sold out, but the key can't keep it: the client asks again, and is told the same from then on."""
+    """Sold out, but the key can't keep it: the client asks again, and hears the same from then on."""
     body = {"lines": [{"sku": ProductFactory.create(on_hand=1).sku, "quantity": 2}]}
     with read_only():
         assert post("/checkout/", body, "k").status_code == 503

@@ -120,7 +120,7 @@ def test_a_key_whose_order_took_the_last_unit_gets_its_order(clock):
 
 @pytest.mark.django_db(transaction=True)
 def test_a_refusal_from_memory_is_not_kept_under_a_key(clock):
-    """Units have come back meanwhile: the client is told to try again, and is served."""
+    """Units have come back meanwhile: the client hears *try again*, and is served."""
     ProductFactory.create(sku="mug", on_hand=1)
     memory.remember([Shortage("mug", 1, 0)], clock[0])
     body = json.dumps({"lines": [{"sku": "mug", "quantity": 1}]})

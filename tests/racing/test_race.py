@@ -69,7 +69,7 @@ def test_the_fixture_fails_with_the_number_the_buyers_and_a_picture(book, overse
 
 
 def test_the_fixture_passes_what_is_right(book, oversell):
-    """With 40 buyers for 10 units, unless it is told otherwise."""
+    """With 40 buyers for 10 units, by default."""
     result = oversell(lambda: bookshop.conditional_update(book.pk))
     assert (len(result.buyers), result.sold) == (40, 10)
 

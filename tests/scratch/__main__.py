@@ -1,4 +1,4 @@
-"""`python -m tests.scratch`: a new project with the wheel alone, on each row of versions that is at hand.
+"""`python -m tests.scratch`: a new project with the wheel alone, on each row of versions that is installed.
 
 For each row: a virtual environment in a temporary folder, the wheel and the packages from pip, and everything
 that `tests.scratch.newcomer` shows, its ratio from three rounds. Ends with 1 if something wasn't protected.

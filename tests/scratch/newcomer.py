@@ -242,7 +242,7 @@ class Newcomer:
         status, text = post(f"{address}/naive/1/", {}, session)
         cured = "LockTransactionError" in text and "@distributed_lock" in text
         yield Shown(
-            "naive with get_lock", server, f"{status}, told the cure: {cured}", status == 500 and cured
+            "naive with get_lock", server, f"{status}, shown the cure: {cured}", status == 500 and cured
         )
 
     def by_celery(self) -> str:
@@ -283,9 +283,9 @@ class Newcomer:
         before = cpu_of_children()
         place = ["--rootdir", suite, "-c", f"{suite}/pytest.ini", suite]
         quiet = ["-q", "-p", "no:cacheprovider"]
-        told = self.run("-m", "pytest", *quiet, *place, DJANGO_SETTINGS_MODULE="measured_settings")
-        found = re.search(rf"^{tests} passed.* in ([0-9.]+)s", told, re.MULTILINE)
-        assert found is not None, told
+        reported = self.run("-m", "pytest", *quiet, *place, DJANGO_SETTINGS_MODULE="measured_settings")
+        found = re.search(rf"^{tests} passed.* in ([0-9.]+)s", reported, re.MULTILINE)
+        assert found is not None, reported
         return Cost(float(found[1]), cpu_of_children() - before)
 
 

@@ -131,7 +131,7 @@ def test_the_decorated_view_does_not(scratch: Scratch, address: str) -> None:
 
 
 def test_the_decorated_view_sells_exactly_its_stock(scratch: Scratch, address: str) -> None:
-    """Sixty buyers at four processes: every piece is sold once, and nobody gets one that isn't there."""
+    """Sixty buyers at four processes: every piece is sold once, and no buyer gets one that isn't there."""
     scratch.restock(25)
     with ThreadPoolExecutor(12) as buyers:
         answers = Counter(buyers.map(buy, [f"{address}/decorated/"] * 60))
@@ -163,8 +163,8 @@ def test_a_misconfigured_project_is_told_each_trap(checked: str, message: str) -
 
 def test_each_trap_has_its_way_out(checked: str) -> None:
     """Every message comes with a hint."""
-    told = re.findall(r"\(locking\.\w+\) .*", checked)
-    assert len(told) == len(re.findall(r"\(locking\.\w+\) .*\n\s+HINT: ", checked)) >= 8
+    reported = re.findall(r"\(locking\.\w+\) .*", checked)
+    assert len(reported) == len(re.findall(r"\(locking\.\w+\) .*\n\s+HINT: ", checked)) >= 8
 
 
 @pytest.fixture(scope="module")

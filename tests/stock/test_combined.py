@@ -100,7 +100,7 @@ def test_write_many_is_called_once():
 
 
 def test_a_locked_level_keeps_nothing_from_buyers_of_others():
-    """Somebody holds the mugs' level: the buyer of pens is served, the buyer of mugs sells alone."""
+    """While the mugs' level is locked, the buyer of pens is served and the buyer of mugs sells alone."""
     stock.receive({"mug": 3, "pen": 3}, cause="in")
     locked, done = threading.Event(), threading.Event()
 

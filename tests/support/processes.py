@@ -76,7 +76,7 @@ def until(
 
 
 def free_ports(number: int) -> list[int]:
-    """Return ports that nobody uses at the moment, all different."""
+    """Return free ports, all different."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
         for each in sockets:

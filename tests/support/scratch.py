@@ -46,7 +46,7 @@ def _administer(server: Mapping[str, Any], statement: str, database: str) -> Non
 
 
 def free_port() -> int:
-    """Return a port that nobody uses at the moment."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -58,7 +58,7 @@ def launched(
 ) -> Iterator[None]:
     """Run a server for the length of the block, which begins when its log shows `sign` so many times.
 
-    The log is a file: a pipe that nobody reads would stop the server when it is full.
+    The log is a file: a pipe without a reader would stop the server when it is full.
     """
     with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)

@@ -137,7 +137,7 @@ def _server(database: str) -> socket.socket:
             env=environment,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-        ).returncode = 0  # nobody waits for it: it leaves when its connection is closed
+        ).returncode = 0  # never waited for: it leaves when its connection is closed
     return ours
 
 

@@ -49,7 +49,7 @@ PARENTS: Final[list[BaseDatabaseWrapper]] = []
 
 
 class NoConnection(BackendUnavailable):
-    """No connection was to be had in time: nothing was sent, so waiting for the lock may go on."""
+    """No connection became free in time: nothing was sent, so the wait for the lock may go on."""
 
     sent = silent = False
 
@@ -92,12 +92,12 @@ class ConnectionPool:
 
     @property
     def vendor(self) -> str:
-        """Which engine it is; asks nobody."""
+        """Return the engine's name, without a query."""
         return connections[self.using].vendor
 
     @property
     def database(self) -> str:
-        """Which database it is, by its name on the server; asks nobody."""
+        """Return the database's name on the server, without a query."""
         return str(connections[self.using].settings_dict["NAME"])
 
     def forget(self) -> None:
@@ -179,13 +179,13 @@ class ConnectionPool:
             self._changed.notify()
 
     def take(self, patience: float | None = None) -> BaseDatabaseWrapper:
-        """Return a connection that nobody else uses until it is given back; it may be kept for long.
+        """Return a connection for the caller alone until it is given back; it may be kept for long.
 
         Args:
             patience: seconds to wait while the server has no slot for another one; None: the timeout.
 
         Raises:
-            NoConnection: none was to be had in time.
+            NoConnection: none became free in time.
         """
         slot_by = now() + (self._timeout if patience is None else patience)
         while True:
@@ -321,7 +321,7 @@ def _is_a_tests(connection: BaseDatabaseWrapper) -> bool:
 
 
 def close_all(idle: deque[BaseDatabaseWrapper]) -> None:
-    """Close connections that nobody uses."""
+    """Close the unused connections."""
     while idle:
         discard(idle.pop())
 

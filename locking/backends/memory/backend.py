@@ -6,8 +6,7 @@ Readers come before writers, as on Redis.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import math
 import threading
 import time
 from collections import Counter, defaultdict, deque
@@ -27,6 +26,7 @@ from locking.backends.base import (
 )
 from locking.backends.capabilities import Counters, ForceRelease, Heartbeats, Kinds, Listing, TokenReissue
 from locking.backends.options import own_options
+from locking.backends.waiters import WaitingSteps, WokenTask, WokenThread
 from locking.conf import AliasSettings
 from locking.utils.background import after_fork
 from locking.utils.clock import now
@@ -208,7 +208,7 @@ class Store(Locks):
     def __init__(self) -> None:
         super().__init__()
         self.read_write, self.semaphores = Locks(), Locks()
-        self.told: dict[str, tuple[str, float]] = {}
+        self.records: dict[str, tuple[str, float]] = {}
         self.figures: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
     def of_kind(self, kind: str) -> Locks:
@@ -332,19 +332,19 @@ class MemoryBackend(MemoryVerbs, TokenReissue, Kinds, Listing, Heartbeats, Count
         return sum(hold.key.startswith(prefix) for hold in self._all_held())
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
-        told = self.store.told
+        kept = self.store.records
         for client, text in records.items():
-            before = told.get(client, ("{}", 0.0))[0]
-            told[client] = (before if text is None else text, now())
+            before = kept.get(client, ("{}", 0.0))[0]
+            kept[client] = (before if text is None else text, now())
         for client in forget:
-            told.pop(client, None)
+            kept.pop(client, None)
 
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        found = {client: self.store.told.get(client) for client in clients}
-        return {client: Heartbeat(told[0], now() - told[1]) for client, told in found.items() if told}
+        found = {client: self.store.records.get(client) for client in clients}
+        return {client: Heartbeat(kept[0], now() - kept[1]) for client, kept in found.items() if kept}
 
     def processes(self) -> dict[str, Heartbeat]:
-        return self.heartbeats(list(self.store.told))
+        return self.heartbeats(list(self.store.records))
 
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
         self.store.figures[minute].update(figures)
@@ -359,68 +359,41 @@ class MemoryBackend(MemoryVerbs, TokenReissue, Kinds, Listing, Heartbeats, Count
             del self.store.figures[minute]
 
 
-class Queued:
-    """What waiting threads and tasks have in common."""
+class MemorySteps(WaitingSteps):
+    """What waiting threads and tasks have in common; no step blocks."""
 
     def __init__(
         self, locks: Locks, key: str, owner: str, ttl: float, kind: str = "lock", permits: int = 1
     ) -> None:
+        super().__init__()
         self._locks, self._key = locks, key
-        self._waiter = QueuedWaiter(owner, ttl, self._waker(), kind, permits)
+        self._waiter = QueuedWaiter(owner, ttl, self.wake, kind, permits)
 
-    def _waker(self) -> Callable[[], None]:
-        """Return what ends the sleep."""
-        raise NotImplementedError
-
-    def _ask(self, queue: bool) -> Outcome:
+    def ask(self, *, queue: bool) -> Outcome:
         each = self._waiter
+        if each.grant is not None:
+            return each.grant
         waiting = each if queue else None
         return self._locks.take(
             self._key, each.owner, each.ttl, waiting, kind=each.kind, permits=each.permits
         )
 
-
-class MemoryWaiter(Queued, Waiter):
-    """A thread that waits: it sleeps on its own event."""
-
-    def _waker(self) -> Callable[[], None]:
-        self._woken = threading.Event()
-        return self._woken.set
-
-    def try_acquire(self, *, queue: bool) -> Outcome:
-        return self._ask(queue)
-
-    def wait(self, timeout: float) -> Outcome:
-        self._woken.wait(timeout)
-        self._woken.clear()
-        return self._waiter.grant or self._ask(queue=True)
-
-    def leave(self) -> None:
+    def give_up(self) -> None:
         self._locks.leave(self._key, self._waiter)
 
+    def pause(self) -> float:
+        return math.inf
 
-class AsyncMemoryWaiter(Queued, AsyncWaiter):
-    """A task that waits: the releasing thread sets the event through the task's own loop."""
 
-    def _waker(self) -> Callable[[], None]:
-        self._woken, loop = asyncio.Event(), asyncio.get_running_loop()
+class MemoryWaiter(MemorySteps, WokenThread):
+    """A thread that waits."""
 
-        def wake() -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._woken.set)
 
-        return wake
+class AsyncMemoryWaiter(MemorySteps, WokenTask):
+    """A task that waits."""
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        return self._ask(queue)
-
-    async def wait(self, timeout: float) -> Outcome:
-        with contextlib.suppress(TimeoutError):
-            # Not wait_for: before Python 3.12 it swallows a cancellation that comes with the wake-up.
-            async with asyncio.timeout(timeout):
-                await self._woken.wait()
-        self._woken.clear()
-        return self._waiter.grant or self._ask(queue=True)
+        return self.ask(queue=queue)
 
     async def leave(self) -> None:
-        self._locks.leave(self._key, self._waiter)
+        self.give_up()

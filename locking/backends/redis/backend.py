@@ -21,7 +21,7 @@ from locking.backends.redis.waiter import QueueWaitSteps
 from locking.conf import AliasSettings
 
 BATCH = 100
-"""Leases a renewal script handles: Redis serves nobody else meanwhile."""
+"""Leases per renewal script: Redis serves no other client while it runs."""
 
 
 class RedisBackend(ListingVerbs, HeartbeatVerbs, Kinds, ManyServers, Diagnosis):

@@ -1,17 +1,15 @@
-"""What endangers locks on a running Redis server, by what it says about itself: for Django's checks, and more
-of it, what is well too, for `manage.py locks doctor`.
-"""
+"""What endangers locks on a running Redis server, by what it says about itself: for Django's checks."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from django.core.checks import CheckMessage, Error, Warning
 
-from locking.backends.base import Finding
+from locking.backends.base import Finding, finding_of
 from locking.backends.redis.protocol import ReplicaAck
 from locking.backends.redis.scripts import command
 from locking.backends.redis.transport import RedisClient
@@ -35,8 +33,6 @@ MANY: Final = 10_000
 """Counters without a ttl that are worth a word."""
 
 COUNTERS: Final = "redisson_lock_token:*"
-
-Verdict = Literal["ok", "warning", "error", "unknown"]
 
 
 def parse_info(reply: Any) -> dict[str, str]:
@@ -109,10 +105,7 @@ def _by_info(
 
 
 def _checked(subject: str, messages: Iterable[CheckMessage], well: str) -> Finding:
-    for message in messages:
-        verdict: Verdict = "error" if message.level >= 40 else "warning"
-        return Finding(subject, verdict, f"{message.msg} [{message.id}]", str(message.hint or ""))
-    return Finding(subject, "ok", well)
+    return next((finding_of(message) for message in messages), Finding(subject, "ok", well))
 
 
 def _memory(info: Mapping[str, str]) -> Iterator[Finding]:

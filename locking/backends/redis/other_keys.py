@@ -1,4 +1,4 @@
-"""What the doctor says of keys that begin like a lock's but are none: acquiring such a name is an error."""
+"""Finds keys that begin like a lock's but are none: acquiring such a name is an error."""
 
 from __future__ import annotations
 

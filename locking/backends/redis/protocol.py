@@ -169,7 +169,7 @@ class Subscription(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close its connection: the scripts pass over a waiter whose channel nobody listens to."""
+        """Close its connection: the scripts pass over a waiter whose channel has no subscriber."""
 
 
 def own_channel() -> str:

@@ -31,7 +31,7 @@ from locking.utils.clock import now
 
 NOT_ASKED: Final = Asked(0.0)
 
-NOBODY: Final = "-"
+NO_OWNER: Final = "-"
 """An owner that never holds anything."""
 
 RECOVERY_PAUSE: Final = 0.1
@@ -286,7 +286,7 @@ class QueueWaitSteps(WaitSteps):
         return (yield from self._is_served(self._release_by(self._owner)))
 
     def _withdraw(self) -> Steps[None]:
-        yield from self._is_served(self._release_by(NOBODY))
+        yield from self._is_served(self._release_by(NO_OWNER))
 
     def _release_by(self, owner: str) -> Request:
         """Return the request that takes this waiter's place out of the queue, and ends a hold of `owner`."""

@@ -1,4 +1,4 @@
-"""`manage.py locks`: see what is held, free it, run a command under a lock, examine the servers."""
+"""`manage.py locks`: see what is held, free it, run a command under a lock."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from locking.inspection.admin_actions import force_release
 from locking.inspection.held import KINDS, STATES, HeldLock, Page, Problem, held_locks, known_waiters
 from locking.inspection.waiting import wait_trees
 from locking.keys.names import UNSET, check_wait
-from locking.management.locks import doctor, listing, output, running
+from locking.management.locks import listing, output, running
 
 NO, BAD_INPUT, NO_READER = 1, 2, 141  # the last as shells report SIGPIPE
 
 EPILOG: Final = """
-Exit status: 0 done; 1 there was nothing to show, not everything could be looked at or released, or the doctor
-found an error; 2 the command line is invalid; 69 a backend doesn't answer; 130 stopped by Ctrl-C. `run` ends
+Exit status: 0 done; 1 there was nothing to show, or not everything could be looked at or released; 2 the
+command line is invalid; 69 a backend doesn't answer; 130 stopped by Ctrl-C. `run` ends
 as its command does; 75 others have the lock; 70 the lock was lost and the command was stopped; 126 and 127 it
-could not be started; 128 and a signal's number when that ended it; 141 nobody reads the output any more.
+could not be started; 128 and a signal's number when that ended it; 141 the reader of the output has gone.
 """
 
 
 class Command(BaseCommand):
     """Look after the locks of this project."""
 
-    help = "See what is held, free it, run a command under a lock, examine the servers."
+    help = "See what is held, free it, run a command under a lock."
     requires_system_checks = ()  # an operator comes when something is broken
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -45,11 +45,11 @@ class Command(BaseCommand):
         self._add_list(self._verb(verbs, "list", "what is held, the oldest first"))
         self._add_show(self._verb(verbs, "show", "everything that is known of one lock"))
         self._add_release(self._verb(verbs, "release", "break the hold of a lock, or of many"))
-        self._add_watch(self._verb(verbs, "watch", "the list, drawn anew every two seconds"))
+        self._add_watch(self._verb(verbs, "watch", "the list, redrawn every two seconds"))
         self._add_run(self._verb(verbs, "run", "run a command while holding a lock"))
-        self._add_watch(self._verb(verbs, "top", "the locks with most waiters, drawn anew every two seconds"))
-        self._verb(verbs, "waiting", "who waits for whom, the one that blocks most first")
-        self._verb(verbs, "doctor", "examine settings, servers and databases")
+        self._add_watch(self._verb(verbs, "top", "the locks with most waiters, redrawn every two seconds"))
+        waiting = self._verb(verbs, "waiting", "who waits for whom, the one that blocks most first")
+        waiting.add_argument("--without", default="", metavar="TEXT", help="no locks that begin with it")
 
     def _verb(self, verbs: Any, name: str, text: str) -> CommandParser:
         parser: CommandParser = verbs.add_parser(name, help=text, description=text.capitalize() + ".")
@@ -65,6 +65,7 @@ class Command(BaseCommand):
 
     def _add_filters(self, parser: CommandParser) -> None:
         parser.add_argument("--prefix", default="", metavar="TEXT", help="only names that begin with it")
+        parser.add_argument("--without", default="", metavar="TEXT", help="no names that begin with it")
         parser.add_argument("--search", default="", metavar="TEXT", help="only where name or holder has it")
         parser.add_argument("--state", default="", choices=STATES, help="only these")
         parser.add_argument("--kind", default="", choices=KINDS, help="only these")
@@ -182,7 +183,7 @@ class Command(BaseCommand):
         return self._watch(options, "waiters")
 
     def _do_waiting(self, options: dict[str, Any]) -> int:
-        found, problems = known_waiters()
+        found, problems = known_waiters(options["without"])
         if alias := options["backend"]:
             found = [each for each in found if each.backend == alias]
         if options["json"]:
@@ -290,34 +291,10 @@ class Command(BaseCommand):
             self.stderr.write(report.message)
         return report.status
 
-    def _do_doctor(self, options: dict[str, Any]) -> int:
-        sections = []
-        for section in doctor.examine(options["backend"]):
-            sections.append(section)
-            if not options["json"]:
-                self._print_section(section)
-        worst = doctor.worst(sections)
-        if options["json"]:
-            self._print_json({"verdict": worst, "sections": [asdict(section) for section in sections]})
-        else:
-            self.stdout.write(f"verdict: {worst}")
-        return NO if worst == "error" else 0
-
-    def _print_section(self, section: doctor.Section) -> None:
-        self.stdout.write(section.title, self.style.MIGRATE_HEADING)
-        for finding in section.findings:
-            line = f"  {finding.verdict:<8} {finding.subject}: {finding.text}"
-            self.stdout.write(output.printable(line), getattr(self.style, STYLES[finding.verdict]))
-            if finding.hint and finding.verdict != "ok":
-                self.stdout.write(f"{'':11}{finding.hint}")
-
-
-STYLES: Final = {"ok": "SUCCESS", "warning": "WARNING", "error": "ERROR", "unknown": "NOTICE"}
-
 
 def _filters(options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of `held_locks`."""
-    same = {name: options[name] for name in ("prefix", "search", "state", "kind", "host", "limit")}
+    same = {name: options[name] for name in ("prefix", "without", "search", "state", "kind", "host", "limit")}
     return {**same, "alias": options["backend"], "older_than": options["longer_than"]}
 
 

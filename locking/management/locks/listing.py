@@ -29,7 +29,7 @@ class Picture:
         name: the lock's name.
         key: where the backend keeps it.
         backend: alias in `LOCKING`.
-        holds: who has it: nobody, one, or several.
+        holds: its holders: none, one, or several.
         fence: the row of `locking_fence`, if it was ever fenced.
         events: what operators did to it, the latest first.
         unknown: what could not be asked for, and why.
@@ -77,7 +77,7 @@ def _holds(backend: BaseLockBackend, name: str, key: str, unknown: list[str]) ->
 def _from_database(
     key: str, alias: str, unknown: list[str]
 ) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """The lock's fence and its last events; without a database the rest is told all the same."""
+    """Return the lock's fence and its last events; without a database note what is unknown."""
     try:
         names = {fence_name(key, vendor) for vendor in ("postgresql", "mysql")}
         fences = Fence.objects.filter(name__in=names).values("token", "owner", "updated_at")
@@ -107,7 +107,7 @@ def lines_of(picture: Picture) -> Iterator[str]:
 
 
 def lines_of_hold(hold: HeldLock) -> Iterator[str]:
-    """Yield a hold as lines of text; what nobody told is left out."""
+    """Yield a hold as lines of text, omitting unknown fields."""
     count = f", held {hold.count} times" if hold.count > 1 else ""
     yield f"state     {hold.state}, {hold.kind}{count}"
     yield f"holder    {hold.holder}"
@@ -127,6 +127,9 @@ def lines_of_hold(hold: HeldLock) -> Iterator[str]:
     for each in hold.waiting:
         where = "".join(f", {part}" for part in (each.doing, each.site) if part)
         yield f"waits     {each.who} for {seconds(each.waited)}{where}"
+    if hold.next_waiter is not None:
+        behind = f"; {hold.waiting_behind} more wait behind it" if hold.waiting_behind else ""
+        yield f"release   lets {hold.next_waiter.who} go on{behind}"
 
 
 def _moment(at: datetime) -> str:

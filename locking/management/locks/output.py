@@ -9,9 +9,9 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final, TextIO
 
+from locking.inspection.formatting import LONGEST_NAME, cut
 from locking.inspection.held import HeldLock, Problem
 from locking.inspection.waiting import Node
-from locking.utils.formatting import LONGEST_NAME, cut
 
 try:
     from rich.console import Console
@@ -138,7 +138,7 @@ def printable(text: str) -> str:
 
 @contextmanager
 def screen(out: TextIO) -> Iterator[Callable[[Cells], None]]:
-    """Yield what draws a table anew in place; where that can't be, one below the other."""
+    """Yield a function that redraws a table in place, or prints each below the last where it can't."""
     if not (HAS_RICH and out.isatty()):
         yield partial(print_table, out)
         return

@@ -1,9 +1,9 @@
 "use strict";
-// Held locks: fetches the list anew every two seconds and swaps what changed. It waits while the tab is hidden or a
+// Held locks: fetches the list, or the tree of waiters, again every two seconds and swaps what changed. It waits while the tab is hidden or a
 // row is ticked, so that what was ticked is what is sent.
 {
     const EVERY = 2000;
-    const PARTS = ["#held-head", "#held-rows", ".paginator"];
+    const PARTS = ["#held-head", "#held-rows", ".paginator", "#held-trees"];
     const status = document.getElementById("held-live");
     const boxes = () => [...document.querySelectorAll("#held-rows input.action-select")];
     const ticked = () => boxes().filter((box) => box.checked).length;

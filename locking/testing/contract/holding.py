@@ -26,7 +26,7 @@ class HoldingContract(ContractBase):
         lease.release()
 
     def test_a_held_lock_refuses_others(self, name: str) -> None:
-        """While someone holds the lock nobody else gets it, and the refusal names lock and backend."""
+        """A held lock is refused to every other caller, and the refusal names lock and backend."""
         with get_lock(name, ttl=30):
             assert elsewhere(get_lock(name).try_acquire) is None
             with pytest.raises(LockNotAcquired) as caught:
@@ -43,7 +43,7 @@ class HoldingContract(ContractBase):
         lease.release()
 
     def test_names_are_independent(self, name: str) -> None:
-        """Holding one name keeps nobody from another."""
+        """Holding one name doesn't keep others from another name."""
         with get_lock(name, ttl=30):
             lease = elsewhere(get_lock(f"{name}:other", ttl=30).try_acquire)
         assert lease is not None

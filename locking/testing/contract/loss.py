@@ -81,11 +81,11 @@ class LossContract(ContractBase):
     ) -> None:
         """A lock that the engine forgot is found lost, reported to `on_lost` once, and never taken back."""
         monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", self.shortest_ttl * 6)
-        told: list[Lease] = []
-        lease = get_lock(name, ttl=None, on_lost=told.append).acquire()
+        reported: list[Lease] = []
+        lease = get_lock(name, ttl=None, on_lost=reported.append).acquire()
         (single,) = lease.leases
         backend.release(single.key, single.owner)
-        until(lambda: told, self.patience)
+        until(lambda: reported, self.patience)
         assert lease.state is State.LOST
         assert backend.holder(single.key) is None
         with pytest.raises(LockLost):
@@ -94,7 +94,7 @@ class LossContract(ContractBase):
             lease.extend(30)
         with pytest.raises(LockLost):
             lease.release()
-        assert told == [lease]
+        assert reported == [lease]
         assert backend.holder(single.key) is None
 
     def test_leaving_the_block_tells_a_loss_that_nobody_noticed(

@@ -78,6 +78,9 @@ def main() -> None:
     import django
 
     django.setup()
+    from locking.inspection import stats
+
+    stats.leave_out_this_process()
     from orders.lab.pages.run_process import run
 
     run(sys.argv[1])

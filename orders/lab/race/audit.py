@@ -76,7 +76,7 @@ def disagreements(totals: Totals, outcomes: Sequence[Outcome]) -> tuple[str, ...
 @contextmanager
 def sampled(sku: str, wanted: bool) -> Iterator[list[Sample]]:
     """Look at a product every 10 ms from a connection of its own while the block runs, if that is wanted."""
-    samples = [look(sku)] if wanted else []  # before anybody buys, however late the thread begins
+    samples = [look(sku)] if wanted else []  # before any buyer buys, however late the thread begins
     over = threading.Event()
     thread = threading.Thread(target=_sample, args=(sku, samples, over), daemon=True)
     if wanted:

@@ -20,7 +20,7 @@ class Redlock(Coordinated):
         `fenced=True` every late write.
 
     Cost:
-        Three rounds of requests to all servers around each sale, and polling: nobody wakes a waiter. A
+        Three rounds of requests to all servers around each sale, and polling: no message wakes a waiter. A
         service with failover is quicker; this one needs no servers that know of each other.
     """
 

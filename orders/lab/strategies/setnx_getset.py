@@ -27,7 +27,7 @@ class SetnxGetset(Strategy):
         Oversells. The clocks of the clients decide who holds the lock, and no value says whose it is.
 
     Cost:
-        One to three requests a try, and clocks that nobody watches.
+        One to three requests a try, and clocks that are never compared.
     """
 
     name = "setnx_getset"

@@ -25,7 +25,7 @@ class UnsortedRedisLocks(Strategy):
         `redis_lock` does: `get_lock("pen", "mug")` sorts them, and no circle can close.
 
     Cost:
-        A second of everyone's time for each circle, and a buyer who has to begin anew.
+        A second of everyone's time for each circle, and a buyer who has to start again.
     """
 
     name = "unsorted_redis_locks"

@@ -36,7 +36,7 @@ def held():
 
 @pytest.fixture
 def client_with(client, django_user_model):
-    """A client of somebody on the staff who has these permissions."""
+    """Return a client of a staff user with these permissions."""
 
     def client_with(*permissions):
         user = django_user_model.objects.create_user("grace", is_staff=True)
@@ -126,7 +126,7 @@ def test_pages(admin_client):
 
 @pytest.mark.parametrize("number", ["2", "3", "0", "-1", "9" * 30])
 def test_a_page_that_is_not_there_is_the_first(admin_client, held, number):
-    """Locks end while somebody looks at their last page, which reloads itself."""
+    """Locks end while their last page, which reloads itself, is open."""
     page = admin_client.get(f"{LIST}?p={number}")
     assert page.status_code == 200
     assert "order:42" in text_of(page)
@@ -167,7 +167,7 @@ def test_a_lock_of_any_name_can_be_shown_and_broken(admin_client):
 
 
 def test_the_audit_asks_the_database_for_no_time_zone(admin_client, held):
-    """MySQL knows none until somebody loads its tables, and Django fails on what it answers then."""
+    """MySQL knows none until its tables are loaded, and Django fails on what it answers then."""
     admin_client.post(address(held, "release"), {"reason": "x"})
     with timezone.override("Europe/Berlin"), CaptureQueriesContext(connection) as asked:
         assert admin_client.get("/admin/locking/lockevent/?at__gte=2020-01-01 00:00:00Z").status_code == 200
@@ -176,11 +176,11 @@ def test_the_audit_asks_the_database_for_no_time_zone(admin_client, held):
 
 def test_json(admin_client, held):
     """The same list for programs."""
-    told = json.loads(text_of(admin_client.get(f"{LIST}json/?prefix=order:")))
-    assert [(row["name"], row["owner"], row["state"]) for row in told["rows"]] == [
+    reported = json.loads(text_of(admin_client.get(f"{LIST}json/?prefix=order:")))
+    assert [(row["name"], row["owner"], row["state"]) for row in reported["rows"]] == [
         ("order:42", held.owner, "held")
     ]
-    assert (told["total"], told["problems"]) == (1, [])
+    assert (reported["total"], reported["problems"]) == (1, [])
     assert admin_client.get(f"{LIST}json/?kind=x").status_code == 400
 
 
@@ -310,7 +310,7 @@ def test_a_post_without_its_token_is_refused(admin_user, held):
 
 
 def test_names_are_escaped_wherever_they_are_shown(admin_client):
-    """A lock's name is anybody's text: on no page it becomes markup."""
+    """A lock's name is untrusted text: on no page it becomes markup."""
     evil = "<script>alert(1)</script>\"'&"
     lease = get_lock(evil).acquire()
     ticked = {"action": "release_selected", "_selected_action": [ident_of(lease)]}
@@ -346,8 +346,8 @@ def test_a_backend_that_is_down_is_told(admin_client, backend_down):
         assert "What down holds is not known" in page
         assert "order:42" in page
         assert "What down holds is not known" in text_of(admin_client.get(f"{LIST}?backend=down"))
-        told = json.loads(text_of(admin_client.get(f"{LIST}json/?backend=down")))
-        assert told["problems"][0]["backend"] == "down"
+        reported = json.loads(text_of(admin_client.get(f"{LIST}json/?backend=down")))
+        assert reported["problems"][0]["backend"] == "down"
     gone = reverse(
         "admin:locking_heldlock_release", args=[str(Ident("down", "lock", "a", "b")).replace("_", "_5F")]
     )
@@ -376,7 +376,7 @@ def test_links_are_right_below_any_prefix(admin_client, held):
 
 
 def test_a_backend_that_cannot_list_says_so(admin_client, monkeypatch, held):
-    """No list is told as no list, not as nothing held."""
+    """An unavailable list is shown as such, not as nothing held."""
     monkeypatch.setattr(
         type(locks["default"]), "held", lambda self, **_: (_ for _ in ()).throw(self.unsupported("list"))
     )
@@ -416,7 +416,7 @@ def test_chinese(admin_client, held):
 
 
 def test_an_outage_is_not_an_empty_page_of_waiters(admin_client, backend_down):
-    """The page says which backend can't tell, and not that nobody waits; the JSON isn't complete."""
+    """The page says which backend can't tell, and not that no caller waits; the JSON isn't complete."""
     page = text_of(admin_client.get(f"{LIST}waiting/"))
     assert "What down holds is not known" in page
     assert "Who waits for a lock is not known." in page
@@ -433,3 +433,40 @@ def test_a_search_that_ended_early_finds_the_exact_name_and_does_not_deny_others
     page = text_of(admin_client.get(f"{LIST}?q=42"))
     assert "No match among the oldest 5,000 holds." in page
     assert "No held lock matches." not in page
+
+
+def test_a_hold_has_a_timeline_and_says_what_a_release_would_do(admin_client, held):
+    """When it was acquired and what operators did, to the second and with the zone; who would be next."""
+    admin_client.post(address(held, "extend"), {"ttl": "200", "reason": "a long night"})
+    page = text_of(admin_client.get(address(held)))
+    assert page.index("a long night") < page.index("Acquired"), "the latest comes first"
+    assert re.search(r"<td>20\d\d-\d\d-\d\d \d\d:\d\d:\d\d \w+</td><td>Acquired</td>", page)
+    assert "No waiter has named itself" in page
+    assert "no fencing token" not in page
+    with get_lock("plain", fenced=False) as plain:
+        row = held_locks(search="plain").rows[0]
+        page = text_of(admin_client.get(address(plain, "release")))
+        assert ("no fencing token" in page) == (not row.token)
+
+
+def test_names_that_begin_so_are_left_out(admin_client, held):
+    """A lesson's or a load test's locks don't hide the others."""
+    with get_lock("lab:sku:1"):
+        page = text_of(admin_client.get(f"{LIST}?without=lab:"))
+        rows = admin_client.get(f"{LIST}json/?without=lab:").json()["rows"]
+    assert "lab:sku:1" not in page
+    assert "order:42" in page
+    assert [row["name"] for row in rows] == ["order:42"]
+
+
+def test_an_event_has_its_seconds_and_zone(admin_client, held):
+    """Logs are compared by them."""
+    admin_client.post(address(held, "release"), {"reason": "worker 7 died"})
+    page = text_of(admin_client.get("/admin/locking/lockevent/"))
+    assert re.search(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d \w+", page)
+
+
+@pytest.mark.parametrize("query", ["kind=%00", "state=%00", "prefix=%00", "q=%00", "host=%00", "backend=%00"])
+def test_a_filter_that_no_lock_can_match_is_no_error_of_the_server(admin_client, held, query):
+    """A NUL in the address leads to the list, or to an empty one."""
+    assert admin_client.get(f"{LIST}?{query}").status_code in (200, 302)

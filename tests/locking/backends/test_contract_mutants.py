@@ -77,7 +77,7 @@ def test_a_backend_that_folds_case_is_refused():
 
 
 def test_a_core_without_a_watchdog_is_refused(monkeypatch):
-    """A lease that nobody renews doesn't outlive its length."""
+    """A lease without renewals doesn't outlive its length."""
     monkeypatch.setattr("locking.core.renewal._watched", lambda alias: [])
     with pytest.raises(AssertionError):
         run(
@@ -163,7 +163,7 @@ SCRIPT_MUTANTS = {
         b"redis.call('HSET', key, ARGV[2 * i - 1], 1) if true then",
         "test_an_extension_never_revives",
     ),
-    "release that wakes nobody": (
+    "release that wakes no waiter": (
         "RELEASE",
         b"handed_off = hand_off(left)",
         b"handed_off = false",

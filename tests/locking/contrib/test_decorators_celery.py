@@ -217,7 +217,7 @@ def test_skip_ends_the_task(order_taken: Lease) -> None:
 
 
 def test_skip_is_no_excuse_for_an_outage(backend_down: str) -> None:
-    """When the backend is down nobody is known to be at it."""
+    """When the backend is down no other run is known."""
     with pytest.raises(BackendUnavailable):
         skipping_without_backend.apply().get()
 
@@ -373,9 +373,9 @@ def test_the_countdown_is_bounded(tries: int, lease_left: float | None, usual: f
     assert 0 < countdown(tries, lease_left, usual) <= longest
 
 
-@pytest.mark.parametrize(("timeout", "told"), [(60, True), (61, False), (None, False)])
+@pytest.mark.parametrize(("timeout", "reported"), [(60, True), (61, False), (None, False)])
 def test_check_finds_a_visibility_time_out_shorter_than_a_countdown(
-    timeout: float | None, told: bool, monkeypatch: pytest.MonkeyPatch
+    timeout: float | None, reported: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a broker delivers a task again that only waits to be retried."""
     monkeypatch.setattr("celery.current_app", app)
@@ -384,8 +384,8 @@ def test_check_finds_a_visibility_time_out_shorter_than_a_countdown(
     text = (
         f"{__name__}.unbound is retried while its lock is taken, but the broker's visibility_timeout is 60 s."
     )
-    assert (text in found) is told
-    assert bool(found) is told
+    assert (text in found) is reported
+    assert bool(found) is reported
 
 
 def test_celery_is_not_imported_for_those_without_it() -> None:

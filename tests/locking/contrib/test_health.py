@@ -37,7 +37,7 @@ def test_a_process_is_alive_whatever_its_servers_do(backend_down, monkeypatch):
 def test_a_process_is_ready_when_every_server_answers(monkeypatch):
     """One line a server, with the time that it took; databases that other tests have are none of ours."""
     monkeypatch.setattr(connections, "settings", {"default": connections.settings["default"]})
-    ticks = itertools.count()  # a Redis at hand may answer within 0.05 ms, which is told as 0.0
+    ticks = itertools.count()  # a local Redis may answer within 0.05 ms, which is shown as 0.0
     monkeypatch.setattr(health, "now", lambda: next(ticks) / 1000)
     status, body = ask(readiness(within=timedelta(seconds=PATIENCE)))
     assert (status, body["status"]) == (200, "ok"), body
@@ -57,7 +57,7 @@ def test_one_backend_that_is_down_is_enough(backend_down, caplog):
 
 
 def test_a_database_that_is_down_is_enough(connect, monkeypatch):
-    """The error's class is told, and nothing else goes wrong."""
+    """The error's class is shown, and nothing else goes wrong."""
     monkeypatch.setattr(BaseDatabaseWrapper, "ensure_connection", connect)
     broken = {**connections.settings["default"], "HOST": "/nowhere"}
     monkeypatch.setitem(connections.settings, "broken", broken)

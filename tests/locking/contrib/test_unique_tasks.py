@@ -69,7 +69,7 @@ def test_a_second_call_is_given_the_first_ones_result() -> None:
 
 
 def test_a_call_while_the_task_runs_is_given_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The place is the running task's, and its id is still told."""
+    """The place is the running task's, and its id is still shown."""
     first, others = report.delay(2026), []
     monkeypatch.setattr(report, "run", lambda year: others.append(elsewhere(lambda: report.delay(year))))
     run(report, first)
@@ -186,7 +186,7 @@ def lose_the_reply(error: BaseException) -> None:
 
 @pytest.mark.parametrize("error", [BackendUnavailable("no answer"), KeyboardInterrupt()])
 def test_a_place_of_unknown_outcome_is_given_back(error: BaseException) -> None:
-    """The caller was told that nothing was sent: the next call queues the task, and not an hour later."""
+    """The caller heard that nothing was sent: the next call queues the task, and not an hour later."""
     lose_the_reply(error)
     until(lambda: not get_lock(NAME).locked(), 30)
     assert reindex.delay(2026) is not None

@@ -111,7 +111,7 @@ def no_file(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_a_backend_that_is_down_is_asked_once(
     memory_locks: None, no_file: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of a process waits for one time-out, not for one per lock; others are told whose they are."""
+    """The end of a process waits for one time-out, not for one per lock; the log names the others."""
     asked: list[str] = []
 
     def silent(key: str, owner: str) -> bool:

@@ -23,8 +23,10 @@ from locking.core.handler import locks
 from locking.signals import LockEvent, Observer
 from tests.lock_fixtures import TurnedClock
 from tests.locking.backends.queue.ensembles.servers import Etcd, ZooKeeper, no_etcd, no_zookeeper, running
+from tests.locking.support.engines import database
 from tests.locking.support.helpers import elsewhere
 from tests.locking.support.observing import observed_by
+from tests.locking.support.private_databases import private_mariadb, private_postgresql
 from tests.private_redis import private_redis
 from tests.support.processes import until
 
@@ -42,8 +44,12 @@ class Engine(NamedTuple):
     servers: list[Any]
 
 
-@pytest.fixture(params=["redis", "redlock", "etcd", "zookeeper"])
-def engine(request: pytest.FixtureRequest, tmp_path: Path, settings: Any) -> Iterator[Engine]:
+@pytest.fixture(
+    params=["redis", "redlock", "etcd", "zookeeper", "database-postgresql", "advisory", "database-mariadb"]
+)
+def engine(
+    request: pytest.FixtureRequest, tmp_path: Path, settings: Any, django_db_blocker: Any
+) -> Iterator[Engine]:
     """An engine whose servers can be frozen, as the alias `silent`."""
     if (request.param, True) in (("etcd", no_etcd()), ("zookeeper", no_zookeeper())):
         pytest.skip(f"no {request.param} here")
@@ -52,6 +58,12 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path, settings: Any) -> Ite
             kind: Any = {"etcd": Etcd, "zookeeper": ZooKeeper}[request.param]
             server = stack.enter_context(running(partial(kind, tmp_path)))
             made = Engine({"BACKEND": BACKENDS[request.param], "LOCATION": server.location}, server.servers)
+        elif request.param in ("database-postgresql", "advisory", "database-mariadb"):
+            started = private_mariadb if "mariadb" in request.param else private_postgresql
+            database_server = stack.enter_context(started())
+            entry = stack.enter_context(database(django_db_blocker, "frozen", database_server.entry))
+            stack.enter_context(django_db_blocker.unblock())
+            made = Engine({"BACKEND": BACKENDS[request.param], **entry}, [database_server])
         else:
             redis = [
                 stack.enter_context(private_redis()) for _ in range(3 if request.param == "redlock" else 1)
@@ -60,10 +72,12 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path, settings: Any) -> Ite
             location = urls if request.param == "redlock" else urls[0]
             made = Engine({"BACKEND": BACKENDS[request.param], "LOCATION": location}, redis)
         settings.LOCKING = {**settings.LOCKING, "silent": made.entry}
-        yield made
-        for server in made.servers:
-            server.resume()
-        locks["silent"].close()
+        try:
+            yield made
+        finally:
+            for server in made.servers:
+                server.resume()
+            locks["silent"].close()
 
 
 BACKENDS = {
@@ -71,6 +85,9 @@ BACKENDS = {
     "redlock": "locking.backends.redlock.RedlockBackend",
     "etcd": "locking.backends.etcd.EtcdBackend",
     "zookeeper": "locking.backends.zookeeper.ZooKeeperBackend",
+    "database-postgresql": "locking.backends.database.DatabaseBackend",
+    "advisory": "locking.backends.database.AdvisoryLockBackend",
+    "database-mariadb": "locking.backends.database.DatabaseBackend",
 }
 
 

@@ -103,7 +103,7 @@ def test_a_waiter_gets_what_a_killed_process_held(engine):
 
 
 def test_who_comes_later_does_too(engine):
-    """Nobody waited when the holder died: anyone who comes next notices."""
+    """Without a waiter at the death of the holder the next caller notices it."""
     with killed(guarded()):
         get_lock("a", ttl=60, wait=WAIT).acquire().release()
 

@@ -160,7 +160,7 @@ def test_mistakes_in_a_redis_alias_are_told(entry, message, settings):
 
 
 def test_names_are_checked_before_the_backend_is_built():
-    """A bad name is the first thing told, even where the setting is wrong, too."""
+    """A bad name is reported first, even where the setting is wrong, too."""
     with override_settings(LOCKING={"default": {"BACKEND": "no.such.Backend"}}):
         with pytest.raises(LockKeyError):
             get_lock("")

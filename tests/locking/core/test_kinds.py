@@ -373,7 +373,7 @@ def test_min_hold_limits_how_often_a_permit_is_used(on):
 
 
 def test_a_double_release_is_refused(get):
-    """The second release of a lease raises LockNotOwned and frees nobody else's."""
+    """The second release of a lease raises LockNotOwned and frees no other lease."""
     lease = get("a", ttl=FAR).acquire()
     lease.release()
     with get("a", ttl=FAR):
@@ -469,14 +469,14 @@ def test_the_watchdog_keeps_every_kind(get, monkeypatch):
 
 
 def test_a_loss_of_every_kind_is_told(get, monkeypatch):
-    """What the engine forgot is found lost by the watchdog, told to `on_lost`, and not taken back."""
+    """What the engine forgot is found lost by the watchdog, reported to `on_lost`, and not taken back."""
     monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", FAR)
     monkeypatch.setattr("locking.core.lease.RENEW_AFTER", SHORT / FAR)  # soon
-    told: list[Lease] = []
-    with pytest.raises(LockLost), get("a", ttl=None, on_lost=told.append) as lease:
+    reported: list[Lease] = []
+    with pytest.raises(LockLost), get("a", ttl=None, on_lost=reported.append) as lease:
         (single,) = lease.leases
         assert single.backend.force_release(single.key, single.owner)
-        until(lambda: told, PATIENCE)
+        until(lambda: reported, PATIENCE)
         with pytest.raises(LockLost):
             lease.ensure_held()
     assert not get("a").locked()

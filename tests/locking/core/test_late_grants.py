@@ -64,7 +64,7 @@ ENTER = [enter, lambda lock: asyncio.run(aenter(lock))]
 
 @pytest.mark.parametrize("enter", ENTER)
 def test_a_block_is_not_entered_under_a_lease_that_has_ended(grants, enter):
-    """The lease was over when the grant arrived: the lock is acquired anew, for a whole ttl."""
+    """The lease was over when the grant arrived: the lock is acquired again, for a whole ttl."""
     grants.delay(1)
     state, left = enter(get_lock("a", ttl=TTL, wait=60))
     assert (state, grants.delays) == (State.HELD, 1)
@@ -74,7 +74,7 @@ def test_a_block_is_not_entered_under_a_lease_that_has_ended(grants, enter):
 
 @pytest.mark.parametrize("enter", ENTER)
 def test_a_wait_that_ran_out_on_late_grants_is_an_outage(grants, enter):
-    """Nobody else has the lock, so it is not refused: no answer came in time. Nothing is left locked."""
+    """No other caller has the lock, so it is not refused: no answer came in time. Nothing is left locked."""
     grants.delay(1)
     with pytest.raises(BackendUnavailable, match=r"1[1-9]\.\d+ s after the request.*ttl of 10 s"):
         enter(get_lock("a", ttl=TTL, wait=0))
@@ -93,7 +93,7 @@ def test_a_late_grant_that_still_holds_is_kept(grants, enter, monkeypatch):
 
 @pytest.mark.parametrize("enter", ENTER)
 def test_an_extension_that_is_late_as_well_does_not_count(grants, enter, monkeypatch):
-    """The answer to the extension takes longer than the ttl again: the lock is acquired anew."""
+    """The answer to the extension takes longer than the ttl again: the lock is acquired again."""
     grants.delay(1)
     extend = Locks.extend
 

@@ -40,7 +40,7 @@ def test_the_deadline_is_counted_from_before_the_request():
 
 
 def test_a_passed_deadline_is_a_loss():
-    """Nobody need say so: at its local deadline the lease is lost, and nothing brings it back."""
+    """Without any notice: at its local deadline the lease is lost, and nothing brings it back."""
     lease = single(get_lock("a", ttl=30).acquire())
     lease.deadline = lease.taken_at
     assert lease.state is State.LOST
@@ -84,15 +84,15 @@ def test_an_unknown_lease_ends_at_its_deadline():
 
 def test_on_lost_is_called_once_with_the_lease():
     """However often the loss is noticed the hook runs once, in a thread of its own."""
-    told: list[tuple[Lease, str]] = []
+    reported: list[tuple[Lease, str]] = []
     lease = get_lock(
-        "a", ttl=30, on_lost=lambda it: told.append((it, threading.current_thread().name))
+        "a", ttl=30, on_lost=lambda it: reported.append((it, threading.current_thread().name))
     ).acquire()
     for _ in range(3):
         simulate_loss(lease)
         single(lease).lose()
-    until(lambda: told, PATIENCE)
-    assert told == [(lease, "locking-call-on-lost")]
+    until(lambda: reported, PATIENCE)
+    assert reported == [(lease, "locking-call-on-lost")]
 
 
 def test_a_hook_that_raises_hurts_nobody(caplog):
@@ -111,13 +111,13 @@ def test_a_hook_that_raises_hurts_nobody(caplog):
 
 def test_a_forked_child_tells_no_loss_of_its_parents_lease():
     """The hold is the parent's, and so is its end: the child calls no `on_lost`, whatever it looks at."""
-    told: list[Lease] = []
+    reported: list[Lease] = []
 
     def work(pipe):
         lease.leases[0].deadline = lease.leases[0].taken_at
-        pipe.send((lease.state.value, lease.remaining(), told))
+        pipe.send((lease.state.value, lease.remaining(), reported))
 
-    with get_lock("a", ttl=60, on_lost=told.append) as lease, child(work) as forked:
+    with get_lock("a", ttl=60, on_lost=reported.append) as lease, child(work) as forked:
         assert forked.report() == ("held", 0.0, [])
 
 
@@ -127,10 +127,10 @@ def test_a_fork_while_a_loss_is_told_does_not_block_the_child():
     def work(pipe):
         with pytest.raises(LockLost), get_lock("a", ttl=60) as lease:
             simulate_loss(lease)
-        pipe.send("lost, and told so")
+        pipe.send("lost, and raised")
 
     with _changing, child(work) as forked:
-        assert forked.report(PATIENCE) == "lost, and told so"
+        assert forked.report(PATIENCE) == "lost, and raised"
 
 
 def test_a_released_lease_is_not_lost(caplog):
@@ -166,7 +166,7 @@ def test_mutant_a_hold_entered_again_unasked_runs_without_its_lock(monkeypatch):
 
 
 def test_a_forgotten_lease_is_not_kept_alive():
-    """When nobody refers to a lease any more it leaves the table by which the watchdog renews."""
+    """A lease without references leaves the table by which the watchdog renews."""
     get_lock("a", ttl=None).acquire()
     gc.collect()
     assert held_locks() == []
@@ -368,7 +368,7 @@ def unanswered(*args):
 
 
 def released_again(monkeypatch):
-    """Release a lease again, whose first release nobody answered, after its thread took the lock anew."""
+    """Release a lease again, whose first release got no answer, after its thread took the lock again."""
     backend = locks["default"]
     release = backend.release
     first = get_lock("a").acquire()

@@ -60,7 +60,7 @@ def test_an_attempt_gives_none_where_another_holds_the_lock():
 
 
 def test_an_attempt_does_not_hide_an_outage():
-    """Nobody answered is not the same as somebody else has it."""
+    """No answer is not the same as another holder."""
     with simulate_outage(), pytest.raises(BackendUnavailable), get_lock("a").attempt():
         pass
 
@@ -116,7 +116,7 @@ def test_a_lease_is_a_block():
 
 
 def test_a_lease_released_inside_its_block_is_not_released_again():
-    """Who gave it back early is not told off for it."""
+    """An early release is no error."""
     with get_lock("a").acquire() as lease:
         lease.release()
 
@@ -298,7 +298,7 @@ def test_a_task_may_release_its_lease_and_acquire_the_lock_anew():
 
 
 def test_a_block_that_gave_back_a_lost_lease_releases_what_was_acquired_anew():
-    """The loss was told where the lease was given back; what is held at the block's end is released."""
+    """The loss was raised where the lease was given back; what is held at the block's end is released."""
     lock = get_lock("a")
     with lock as lease:
         simulate_loss(lease)
@@ -327,7 +327,7 @@ def test_a_block_whose_release_got_no_answer_releases_what_was_acquired_anew(mon
 
 
 def test_a_lost_permit_is_told_whatever_else_was_acquired():
-    """Nobody gave it back, so nobody was told."""
+    """A lease without a release reports no loss."""
     permits = get_semaphore("a", 3)
     with pytest.raises(LockLost), permits as lease:
         other = permits.acquire()
@@ -362,7 +362,7 @@ def test_a_block_whose_permit_was_released_takes_no_outer_blocks():
 
 
 def test_an_interruption_before_the_block_leaves_nothing_held(monkeypatch):
-    """A limit strikes when the lock is granted and the block has not begun: nobody would leave it."""
+    """A limit strikes when the lock is granted and the block has not begun: it would never be left."""
     lock = get_lock("a")
 
     def interrupted(lease, context, of_block):

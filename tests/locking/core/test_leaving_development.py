@@ -104,7 +104,7 @@ def line_of(running: Child) -> str:
 
 
 def test_ctrl_c_in_the_shell_releases_its_locks(name: str) -> None:
-    """A lease of 300 seconds that nobody released is gone when the shell is."""
+    """A lease of 300 seconds that was not released is gone when the shell is."""
     with child("manage.py", "shell", "-c", SHELL.format(name=name)) as shell:
         assert line_of(shell) == "held"
         assert holder(name) is not None
@@ -160,7 +160,7 @@ def test_a_reload_of_runserver_frees_the_guarded_lock_of_a_request(name: str, tm
 
 
 def test_a_process_ends_quietly_after_override_settings() -> None:
-    """Aliases that are gone, and settings that nobody put back, raise nothing at exit."""
+    """Aliases that are gone, and settings that were not restored, raise nothing at exit."""
     with child("-c", AFTER_OVERRIDE) as running:
         _, errors = running.communicate(timeout=60)
         assert (running.returncode, errors) == (0, "")

@@ -58,7 +58,7 @@ def test_further_locks_write_nothing(monkeypatch):
 
 
 def test_the_living_are_not_seized():
-    """As long as a process lives its flock isn't to be had, by nobody."""
+    """While a process lives no other can take its flock."""
     get_lock("a").acquire().release()
     assert seize(own_path()) is None
 
@@ -111,7 +111,7 @@ def test_a_forked_child_does_not_keep_its_parent_alive():
 
 
 def test_a_command_that_inherits_the_file_keeps_its_process_alive():
-    """`locks run` hands the flock to its command: while that goes on, nobody releases its lock."""
+    """`locks run` hands the flock to its command: while that goes on, no sibling releases its lock."""
     end, other_end = os.pipe()
 
     def parent(pipe):
@@ -202,7 +202,7 @@ def test_what_cannot_be_read_is_not_gone_by(runtime_dir, text):
 
 
 def test_files_from_before_a_reboot_do_not_pile_up(runtime_dir):
-    """One that can't be judged and that nobody has touched for a day is deleted."""
+    """One that can't be judged and is untouched for a day is deleted."""
     path = put(runtime_dir, host="an-earlier-boot/1")
     assert seize(path) is None
     assert path.exists()
@@ -256,10 +256,10 @@ def test_without_a_directory_the_leases_decide_and_it_is_said_once(runtime_dir, 
         with get_lock("a"):
             pass
     mine = [record for record in caplog.records if record.thread == threading.get_ident()]
-    told = [record.getMessage() for record in mine]
-    assert len(told) == 1
-    assert "locks of killed processes end with their leases" in told[0]
-    assert registration.problem == told[0]
+    reported = [record.getMessage() for record in mine]
+    assert len(reported) == 1
+    assert "locks of killed processes end with their leases" in reported[0]
+    assert registration.problem == reported[0]
 
 
 def test_the_default_directory_has_to_be_its_users_own(tmp_path, monkeypatch, settings):
@@ -297,7 +297,7 @@ def test_a_file_that_was_deleted_is_made_anew():
 
 
 def test_a_full_disk_leaves_no_file_that_is_out_of_date(monkeypatch):
-    """What can't be written down any more withdraws the file: nobody may go by what it said before."""
+    """What can't be written down any more withdraws the file: what it said before may be untrue."""
     registration.enter("default")
     path = own_path()
 
@@ -371,7 +371,7 @@ def test_an_end_in_order_leaves_only_what_the_watchdog_kept_alive():
 
 
 def test_owners_tell_what_becomes_of_them():
-    """Of one process, and told apart by a digit."""
+    """Of one process, with a digit each."""
     plain, guarded = new_owner(), new_guarded_owner()
     assert {process_of(owner) for owner in (plain, guarded)} == {PROCESS.client_id}
     assert [is_guarded(owner) for owner in (plain, guarded)] == [False, True]

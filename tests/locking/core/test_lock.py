@@ -101,7 +101,7 @@ def test_every_name_is_released_even_if_one_fails():
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_of_several_names_one_is_lost_and_the_others_release_is_retried(lost, monkeypatch):
-    """The loss is told at the end of the block; the other name, which an outage kept locked, is released."""
+    """The loss is raised at the end of the block; the other name, kept locked by an outage, is released."""
     scheduled = mock.Mock()
     monkeypatch.setattr(release_retrier, "schedule", scheduled)
     release = locks["default"].release

@@ -221,7 +221,7 @@ def test_a_decorated_function_may_ignore_the_transaction(settings: Any) -> None:
 
 
 def test_what_needs_a_transaction_of_its_own_refuses_whatever_the_alias_says(settings: Any) -> None:
-    """A fence has to stand first in its transaction, and retries begin anew."""
+    """A fence has to come first in its transaction, and retries start again."""
     set_policy(settings, "ignore")
     with transaction.atomic(), pytest.raises(LockTransactionError), locked_transaction("shop", fenced=True):
         pytest.fail("the body ran")

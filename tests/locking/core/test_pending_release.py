@@ -1,4 +1,4 @@
-"""Pending releases are released, by a thread that keeps nobody from renewing."""
+"""Pending releases are released, by a thread that delays no renewal."""
 
 import threading
 from functools import partial
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("memory_locks")
 
 def fail(*args):
     """What a server says that isn't there."""
-    raise BackendUnavailable("nobody there")
+    raise BackendUnavailable("no server")
 
 
 def retrier_threads():
@@ -79,14 +79,14 @@ def test_a_pending_release_is_sought_until_its_lease_would_be_over(monkeypatch):
 
 
 def test_an_outage_is_asked_about_once_for_all_pending_release(monkeypatch):
-    """Many failed acquisitions don't keep a core busy while nobody answers; all are released after it."""
+    """Many failed acquisitions don't keep a core busy during an outage; all are released after it."""
     backend, asked, answering = locks["default"], [], threading.Event()
     release = backend.release
 
     def silent(key, owner):
         asked.append(key)
         if not answering.is_set():
-            raise BackendUnavailable("nobody there")
+            raise BackendUnavailable("no server")
         return release(key, owner)
 
     monkeypatch.setattr(backend, "release", silent)
@@ -209,7 +209,7 @@ def test_a_hold_whose_release_nobody_answered_proves_nothing():
 
 
 def test_a_write_hold_whose_release_nobody_answered_lets_nobody_read(monkeypatch):
-    """Its former holder asks for the shared side as anybody does, and is refused while the server has it."""
+    """Its former holder asks for the shared side as others do, and is refused while the server has it."""
     writing = get_write_lock("a", ttl=60).acquire()
     monkeypatch.setattr(writing.leases[0].backend, "release", fail)
     with pytest.raises(BackendUnavailable):
@@ -237,7 +237,7 @@ def release_unanswered(monkeypatch, act):
 
 
 def test_the_release_of_a_tasks_lock_is_retried(monkeypatch):
-    """Its owner is of this one run, whatever other runs act for the task: nobody waits for the ttl."""
+    """Its owner is of this one run, whatever other runs act for the task: no caller waits for the ttl."""
     lease, released = release_unanswered(monkeypatch, lambda lock: lock.act_for(client_of_work("task-7")))
     until(lambda: not get_lock("a").locked(), PATIENCE)
     assert set(released) == {lease.owner}

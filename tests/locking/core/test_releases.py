@@ -118,7 +118,7 @@ class Cluster:
 
 
 class Unlocked:
-    """A mutex that lets everybody pass."""
+    """A mutex that lets every thread pass."""
 
     def locked(self):
         """Say no."""

@@ -117,12 +117,12 @@ def test_a_short_outage_is_survived(monkeypatch):
 
 @pytest.mark.usefixtures("quick")
 def test_a_long_outage_is_a_loss(monkeypatch):
-    """Without an answer until the local deadline the lease is lost, told without anybody asking."""
-    told = threading.Event()
+    """Without an answer until the local deadline the lease is lost, and reported unasked."""
+    reported = threading.Event()
     monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", 0.6)
     monkeypatch.setattr(locks["default"], "extend_many", _fail)
-    lease = get_lock("a", on_lost=lambda _: told.set()).acquire()
-    assert told.wait(PATIENCE)
+    lease = get_lock("a", on_lost=lambda _: reported.set()).acquire()
+    assert reported.wait(PATIENCE)
     with pytest.raises(LockLost):
         lease.release()
 
@@ -180,8 +180,8 @@ def test_a_renewal_that_ignores_the_deadline_is_caught(monkeypatch):
 @pytest.mark.usefixtures("memory_locks")
 def test_a_lease_released_during_its_renewal_is_not_lost(monkeypatch):
     """A renewal that overlaps with the release finds nothing, and says nothing."""
-    told: list[Lease] = []
-    lease = single(get_lock("a", on_lost=told.append).acquire())
+    reported: list[Lease] = []
+    lease = single(get_lock("a", on_lost=reported.append).acquire())
     extend_many = locks["default"].extend_many
 
     def released_meanwhile(leases):
@@ -191,7 +191,7 @@ def test_a_lease_released_during_its_renewal_is_not_lost(monkeypatch):
     monkeypatch.setattr(locks["default"], "extend_many", released_meanwhile)
     renew([lease])
     assert lease.state is State.RELEASED
-    assert told == []
+    assert reported == []
 
 
 @pytest.mark.usefixtures("memory_locks")
@@ -217,7 +217,7 @@ def test_a_released_lease_is_not_renewed(monkeypatch, turned_clock):
 
 @pytest.mark.usefixtures("quick")
 def test_the_watchdog_outlives_surprises(monkeypatch, caplog):
-    """An error that nobody foresaw is logged, and the leases are renewed all the same."""
+    """An unexpected error is logged, and the leases are renewed all the same."""
     backend, surprises = locks["default"], [ZeroDivisionError("a surprise")]
     extend_many = backend.extend_many
 

@@ -1,4 +1,4 @@
-"""Options that are checked once and shared: nobody sees a value that was checked as another's."""
+"""Options that are checked once and shared: no caller sees a value that was checked as another's."""
 
 import gc
 import weakref
@@ -61,16 +61,16 @@ def test_a_hook_is_not_kept_alive():
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "told"),
+    ("given", "error", "reported"),
     [
         ({"ttl": [1]}, ValueError, "ttl must be a number of seconds"),
         ({"timeout": 5}, TypeError, "wait="),
         ({"kind": "read"}, TypeError, "kind"),
     ],
 )
-def test_what_cannot_be_shared_is_told_as_ever(given, error, told):
+def test_what_cannot_be_shared_is_reported_as_ever(given, error, reported):
     """A value without a hash, an option of another library, an option of another function."""
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=reported):
         get_lock("a", **given)
 
 

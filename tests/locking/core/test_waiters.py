@@ -30,7 +30,7 @@ get_lock = partial(locking.get_lock, backend=CAPPED)
 
 @pytest.fixture(autouse=True)
 def _capped(settings: Any) -> Any:
-    """Locks in memory, for which at most two callers of this process wait; nobody else uses this alias."""
+    """Locks in memory, for which at most two callers of this process wait; no other test uses this alias."""
     default = settings.LOCKING["default"]
     settings.LOCKING = {"default": default, CAPPED: {**default, "MAX_WAITERS": MOST}}
     with override_locks():
@@ -84,7 +84,7 @@ def test_mutant_a_cap_that_nobody_looks_at_lets_everyone_wait(monkeypatch: pytes
 
 
 def test_who_was_refused_has_left_the_queue() -> None:
-    """It would be handed the lock otherwise, and nobody would know."""
+    """It would be handed the lock otherwise, unnoticed."""
     with get_lock("a"):
         first = [begin(lambda: get_lock("a", wait=60).acquire().release()) for _ in range(MOST)]
         until(lambda: waiting() == MOST, "both wait")

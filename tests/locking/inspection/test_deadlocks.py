@@ -45,7 +45,7 @@ HAS_LISTS = (*ENGINES, "memory", "redlock", "database-mariadb", "database-sqlite
 
 @pytest.fixture(autouse=True)
 def reporting(monkeypatch):
-    """Have this process publish; nobody waits any more at the end.
+    """Have this process publish; no thread waits any more at the end.
 
     On a busy machine a heartbeat may be late; it is believed all the same, so that the same thing happens.
     """
@@ -124,7 +124,7 @@ def test_one_waiter_of_a_circle_gives_up(engine, names):
 
 
 def crossing_process(mine, other):
-    """Return the work of a child: hold `mine`, wait for `other` when told to, and report what came of it."""
+    """Return the work of a child: hold `mine`, wait for `other` on request, and report what came of it."""
 
     def work(pipe: Connection) -> None:
         with get_lock(mine, ttl=60):
@@ -175,7 +175,7 @@ def test_a_circle_of_threads_is_found(engine):
     assert isinstance(error, LockDeadlock)
 
 
-# --- who gives up, and what it is told --------------------------------------------------------------------
+# --- who gives up, and with what error --------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def waits_for(name):
 
 
 def nothing():
-    """Meet nobody."""
+    """Meet no other thread."""
 
 
 def test_the_waiter_that_closed_the_circle_gives_up(engine, start):
@@ -280,8 +280,7 @@ def test_a_deadlock_is_written_to_the_audit(settings, redis_database, quick_look
 
 def deadlocks_told():
     """How many deadlocks the last hour's figures have."""
-    figures = heartbeat.figures(locks["default"])
-    return 0 if figures is None else figures.deadlocks
+    return sum(minute.get("deadlock", 0) for minute in stats.last_hour(locks["default"]))
 
 
 def test_a_deadlock_without_a_database_is_in_the_log(engine, monkeypatch, caplog):
@@ -354,7 +353,7 @@ def test_a_circle_over_two_backends_is_found(settings, redis_database, quick_loo
 
 
 def blocked(number, since):
-    """Return a wait as somebody published it."""
+    """Return a wait as another process published it."""
     return Waiter(
         id=f"p:{number}", backend="default", kind="lock", key="shop:a", name="a", since=since, waited=1.0
     )
@@ -441,12 +440,12 @@ def test_a_record_of_another_version_is_no_error():
         "waited": 1.0,
         "holds": [],
     }
-    told = {
+    reported = {
         "host": "h",
         "pid": 7,
         "waits": {"p:1": {}, "p:2": None, "p:3": good, "p:4": {**good, "holds": 3}},
     }
-    assert [(each.id, each.who) for each in waiters_of(told)] == [("p:3", "h:7")]
+    assert [(each.id, each.who) for each in waiters_of(reported)] == [("p:3", "h:7")]
 
 
 # --- several holders --------------------------------------------------------------------------------------
@@ -497,7 +496,7 @@ def test_a_semaphore_is_a_circle_only_when_all_its_holders_are_in_it(engine, sta
 
 @KINDS_ON
 def test_a_semaphore_whose_holders_all_wait_is_found(engine, start):
-    """With every permit held by those who wait for the waiter, nobody can go on."""
+    """With every permit held by those who wait for the waiter, no thread can go on."""
     with get_lock("a", ttl=60):
         for _ in range(2):
             start(hold_then_wait, get_semaphore("s", 2, ttl=60), "a", holding := threading.Event())

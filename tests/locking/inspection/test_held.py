@@ -65,7 +65,7 @@ def each_backend(request, settings):
     ],
 )
 def test_a_lease_expires_in_its_last_seconds_or_in_the_half_of_a_short_one(length, left, state):
-    """A lease of 3 s that is renewed in time never has less than 2: nobody is to be alarmed by it."""
+    """A lease of 3 s that is renewed in time never has less than 2: no operator is to be alarmed by it."""
     assert (
         HeldLock(backend="x", name="a", key="a", kind="lock", owner="me", remaining=left, ttl=length).state
         == state
@@ -114,7 +114,7 @@ def test_a_page_of_no_rows_has_none(each_backend):
 
 
 def test_a_newer_holder_is_not_hit(each_backend):
-    """A hold that has ended since it was shown is told so, and its successor keeps the lock."""
+    """A hold that has ended since it was shown is reported, and its successor keeps the lock."""
     with get_lock("a"):
         (shown,) = holds_of("a")
     with get_lock("a") as newer:
@@ -175,7 +175,7 @@ def test_what_cannot_be_audited_is_not_done(held_in_memory):
 
 @pytest.mark.usefixtures("without_audit")
 def test_mutant_a_break_that_is_audited_afterwards_leaves_no_trace(held_in_memory, monkeypatch):
-    """The rule of the test above taken out: the lock is gone, and nobody knows who did it."""
+    """The rule of the test above taken out: the lock is gone, without a record of who did it."""
 
     def carry_out(event, step):
         event.done = step()

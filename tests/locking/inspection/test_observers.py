@@ -1,4 +1,4 @@
-"""Observers and the log: told at once, in the thread where it happens, at nobody's cost."""
+"""Observers and the log: called at once, in the thread where it happens, free when unused."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def heard():
 
 
 def test_an_observer_hears_at_once_in_the_same_thread(heard):
-    """Nothing is queued: acquired is told before acquire returns, released before release does."""
+    """Nothing is queued: acquired is sent before acquire returns, released before release does."""
     me = threading.current_thread()
     lease = get_lock("a", template="<letter>").acquire()
     assert heard == [("acquired", "a", "<letter>", me)]
@@ -78,7 +78,7 @@ async def test_an_observer_hears_who_awaits(heard):
 
 
 def test_an_observer_hears_of_renewals(heard):
-    """A batch is told once: how many leases were renewed and how many lost."""
+    """A batch is reported once: how many leases were renewed and how many lost."""
     (kept,) = get_lock("kept").acquire().leases
     (lost,) = get_lock("lost").acquire().leases
     any_engine().force_release(lost.key, lost.owner)
@@ -188,7 +188,7 @@ def test_nothing_is_made_for_nobody(monkeypatch):
     """Without observers, receivers and a log at that level no event is built."""
 
     def refuse(*_args, **_kwargs):
-        raise AssertionError("an event was built that nobody hears")
+        raise AssertionError("an event was built without a listener")
 
     monkeypatch.setattr("locking.core.lease.SingleLease.facts", refuse)
     with get_lock("a", backend="default"):

@@ -106,7 +106,7 @@ def test_a_value_is_written_by_its_kind(value: object, text: str) -> None:
 
 
 def test_one_moment_is_one_key() -> None:
-    """The same moment told in two time zones locks the same thing."""
+    """The same moment in two time zones locks the same thing."""
     moment = datetime(2026, 11, 21, 9, tzinfo=UTC)
     elsewhere = moment.astimezone(timezone(timedelta(hours=8)))
     assert render("<t>", t=moment) == render("<t>", t=elsewhere)
@@ -280,7 +280,7 @@ def test_a_text_that_was_meant_to_be_formatted_is_refused() -> None:
 
 
 def test_keyword_arguments_may_hold_any_name() -> None:
-    """With `**kwargs` a name is looked up at the call, and told when it isn't there."""
+    """With `**kwargs` a name is looked up at the call, and an error when it is missing."""
 
     def view(request: object, **kwargs: object) -> None: ...
 
@@ -582,7 +582,7 @@ def test_a_format_style_template_is_rendered(source, arguments, name):
     ],
 )
 def test_what_a_format_style_template_may_not_hold(source, column, reason):
-    """Each mistake is told with its column."""
+    """Each mistake is reported with its column."""
     with pytest.raises(LockKeyError, match=reason) as caught:
         compile_template(source)
     assert f"column {column}:" in str(caught.value)

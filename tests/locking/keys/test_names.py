@@ -64,7 +64,7 @@ def test_refused_names_say_why(value, message):
 
 
 def test_no_names_at_all_are_refused():
-    """A lock of nothing would exclude nobody."""
+    """A lock of nothing would exclude no caller."""
     with pytest.raises(LockKeyError, match="at least one name, for example"):
         check_names(())
 

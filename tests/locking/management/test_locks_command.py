@@ -86,6 +86,7 @@ def test_a_list_has_a_row_a_hold():
     [
         (["--prefix", "order:"], ["order:1", "order:2"]),
         (["--kind", "semaphore"], ["mail"]),
+        (["--without", "order:"], ["mail"]),
         (["--search", "ord", "--limit", "1"], ["order:1"]),
         (["--state", "gone"], []),
         (["--longer-than", "3600"], []),
@@ -368,7 +369,7 @@ def test_who_took_the_lock_meanwhile_keeps_it(monkeypatch):
 
 @pytest.mark.usefixtures("three_held")
 def test_a_state_chooses_too():
-    """Nobody is gone, so there is nothing to do."""
+    """No process is gone, so there is nothing to do."""
     said = Said("release", "--prefix", "order:", "--state", "gone", "--reason", "a test", "--yes")
     assert (said.status, held_now()) == (1, ["order:1", "order:2", "mail"])
 
@@ -490,6 +491,8 @@ def test_it_says_who_waits():
     """`show` names the waiter, `waiting` the one that blocks it, and `top` puts the lock first."""
     shown = Said("show", "order:7").out
     assert re.search(r"^waits     \S+:worker-1 for ", shown, re.M)
+    assert re.search(r"^release   lets \S+:worker-1 go on$", shown, re.M)
+    assert Said("waiting", "--without", "order:").out == ""
     root, waiter = Said("waiting").out.splitlines()
     assert re.search(r" blocks 1 for \S+ with order:7", root)
     assert re.search(r"^  \S+:worker-1 waits \S+ for order:7", waiter)

@@ -41,7 +41,7 @@ def shell(text, **options):
 
 @pytest.fixture
 def pipes(tmp_path):
-    """Two named pipes by which a command says that it runs, and is told to go on."""
+    """Two named pipes by which a command says that it runs, and hears when to go on."""
     names = [str(tmp_path / name) for name in ("started", "go")]
     for name in names:
         os.mkfifo(name)
@@ -144,7 +144,7 @@ def test_a_command_whose_lock_is_lost_is_stopped_with_all_it_started(monkeypatch
 
 
 def is_gone(pid):
-    """Whether a process has ended; one that nobody has waited for has ended too."""
+    """Whether a process has ended; a zombie has ended too."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -182,7 +182,7 @@ def test_an_outage_stops_the_command_before_the_lease_ends(monkeypatch, own_redi
 
 
 def test_a_loss_that_shows_only_at_the_end_is_told(pipes):
-    """The command was done before anybody knew: whether it was alone can't be said, so it doesn't count."""
+    """The command ended before the loss was known: whether it ran alone is unknown, so it doesn't count."""
     with meanwhile(pipes, break_it):
         report = run(shell(waiting_between(pipes, "exit 0")))
     assert report.status == 70

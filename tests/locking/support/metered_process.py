@@ -1,4 +1,4 @@
-"""A process of its own that counts its locks: takes two, releases one, and holds the other until told."""
+"""A process of its own that counts its locks: takes two, releases one, and holds the other until a signal."""
 
 import sys
 

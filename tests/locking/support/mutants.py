@@ -78,7 +78,7 @@ class LastComeFirstServed(MemoryBackend):
 
 
 class NoWakeUps(MemoryBackend):
-    """A release wakes nobody: anyone who waits sleeps to the end of the lease."""
+    """A release wakes no waiter: each sleeps to the end of the lease."""
 
     def waiter(self, key, owner, ttl, *, fenced=False):
         """Put wax in front of the waiter."""
@@ -88,7 +88,7 @@ class NoWakeUps(MemoryBackend):
 
 
 class RefusesRepeats(MemoryBackend):
-    """An owner that asks again is told that the lock is busy."""
+    """An owner that asks again hears that the lock is busy."""
 
     def try_acquire(self, key, owner, ttl, *, fenced=False):
         """Ask in another name."""

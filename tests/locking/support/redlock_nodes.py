@@ -38,7 +38,7 @@ class Node:
         return f"unix://{self._path}?db=0"
 
     def start(self, *, in_place: bool = True) -> Path:
-        """Start an empty server and, unless told otherwise, put it in the node's place."""
+        """Start an empty server and, by default, put it in the node's place."""
         self._count += 1
         path = self._folder / f"{self._count}.sock"
         command = ["redis-server", "--port", "0", "--unixsocket", str(path), "--save", ""]

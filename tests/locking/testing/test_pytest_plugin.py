@@ -70,7 +70,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A project with a Redis that nobody runs."""
+    """A project with a Redis that is not running."""
     pytester.makepyfile(project_settings=SETTINGS)
     return pytester
 

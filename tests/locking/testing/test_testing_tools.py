@@ -148,11 +148,11 @@ def test_contention_needs_a_free_lock():
 @pytest.mark.parametrize("by_name", [False, True])
 def test_a_loss_is_noticed_by_the_code_under_test(by_name):
     """The lease is lost at once, `on_lost` is called, and another may have it; also on a real server."""
-    told = threading.Event()
-    with pytest.raises(LockLost), get_lock("order:42", on_lost=lambda _: told.set()) as lease:
+    reported = threading.Event()
+    with pytest.raises(LockLost), get_lock("order:42", on_lost=lambda _: reported.set()) as lease:
         simulate_loss("order:42" if by_name else lease)
         elsewhere(lambda: pay(42))
-        assert told.wait(30)
+        assert reported.wait(30)
         lease.ensure_held()
 
 
@@ -168,7 +168,7 @@ def test_the_loss_of_another_tasks_lock_can_be_simulated_by_name():
 
 @override_locks()
 def test_nothing_can_be_lost_that_is_not_held():
-    """A misspelt name is told, with what is held."""
+    """A misspelt name is reported, with what is held."""
     with get_lock("order:42"), pytest.raises(LockNotOwned, match=r"'order:43'.*it holds order:42"):
         simulate_loss("order:43")
 

@@ -139,7 +139,7 @@ def test_a_lost_lock_after_the_commit_is_not_answered_try_again(client: Client, 
 def test_mutant_answers_that_ignore_commits_deny_a_stored_order(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the note of the commit the visitor is told to try again although the order is stored."""
+    """Without the note of the commit the visitor hears *try again* although the order is stored."""
     monkeypatch.setattr(LockedAtomic, "_note_commit", lambda block: None)
     response: Any = client.get("/lost/")
     assert (response.status_code, committed()) == (409, ["sold"])

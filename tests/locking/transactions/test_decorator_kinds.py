@@ -96,7 +96,7 @@ def test_another_kind_inside_a_locked_transaction_is_not_taken_for_held(outer: A
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"kind": "reed"}, "kind='reed' must be one of 'lock', 'read'"),
         ({"permits": 2}, "permits=2 cannot be combined with kind='lock'"),
@@ -105,9 +105,9 @@ def test_another_kind_inside_a_locked_transaction_is_not_taken_for_held(outer: A
         ({"kind": "read", "fenced": True}, "fenced=True cannot be combined with kind='read'"),
     ],
 )
-def test_options_that_cannot_be_are_refused_at_decoration(options: Any, told: str) -> None:
+def test_options_that_cannot_be_are_refused_at_decoration(options: Any, reported: str) -> None:
     """The message names the option, its value and what to write."""
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reported):
         distributed_lock(key="'a'", **options)
 
 

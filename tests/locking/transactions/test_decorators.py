@@ -242,7 +242,7 @@ def taken() -> Iterator[str]:
 
 @pytest.mark.parametrize("policy", ["auto", "raise", "retry"])
 def test_a_function_raises_when_the_lock_is_taken(taken: str, policy: Any) -> None:
-    """Outside views and tasks there is nobody to answer or to try again, so it is an error."""
+    """Outside views and tasks there is no answer and no retry, so it is an error."""
     function = distributed_lock(key="'taken'", wait=0, on_conflict=policy)(must_not_run)
     with pytest.raises(LockNotAcquired) as caught:
         function()
@@ -251,12 +251,12 @@ def test_a_function_raises_when_the_lock_is_taken(taken: str, policy: Any) -> No
 
 
 def test_skip_returns_none_when_the_lock_is_taken(taken: str) -> None:
-    """With `skip` somebody else is at it, and that is fine."""
+    """With `skip` another holder is fine."""
     assert distributed_lock(key="'taken'", wait=0, on_conflict="skip")(must_not_run)() is None
 
 
 def test_skip_is_no_excuse_for_an_outage(backend_down: str) -> None:
-    """When the backend is down nobody is known to be at it."""
+    """When the backend is down no other holder is known."""
     with pytest.raises(BackendUnavailable):
         distributed_lock(key="'a'", on_conflict="skip", backend=backend_down)(must_not_run)()
 
@@ -367,7 +367,7 @@ def test_only_functions_are_decorated(target: Any, advice: str) -> None:
     ],
 )
 def test_options_are_checked_at_decoration(options: Any, error: type[Exception], message: str) -> None:
-    """A mistake in an option is told when the module is imported, not at the first conflict."""
+    """A mistake in an option is reported when the module is imported, not at the first conflict."""
 
     def function(order_id: int) -> None: ...
 

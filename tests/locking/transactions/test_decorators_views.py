@@ -324,7 +324,7 @@ def test_the_form_of_the_answer_follows_accept(
 
 
 def test_the_page_says_what_to_do(client: Client, order_taken: None) -> None:
-    """The page tells the visitor that someone else is at it, and escapes what it is told to say."""
+    """The page tells the visitor that someone else is at it, and escapes a message of its own."""
     page = client.get("/plain/7/", headers={"accept": BROWSER}).content.decode()
     assert "Someone else is working on this" in page
     assert "order:7" not in page
@@ -380,7 +380,7 @@ async def test_an_async_view_works_under_atomic_requests(
 
 
 def test_a_view_that_lost_its_lock_answers_409_and_stores_nothing(client: Client) -> None:
-    """The transaction was rolled back, so the visitor may try again, and is told so."""
+    """The transaction was rolled back, so the visitor may try again, and the answer says so."""
     response = client.get("/losing/")
     assert (response.status_code, response["Content-Type"]) == (409, "application/problem+json")
     assert int(response["Retry-After"]) > 0

@@ -142,16 +142,16 @@ def test_one_stale_name_of_several_is_enough(redis_database: redis.Redis) -> Non
 
 
 def test_a_stale_holder_learns_that_it_has_lost(redis_database: redis.Redis) -> None:
-    """The message has both tokens, the lease counts as lost, and `on_lost` is told."""
-    told = threading.Event()
-    lease = get_lock("shop", fenced=True, ttl=60, on_lost=lambda lost: told.set()).acquire()
+    """The message has both tokens, the lease counts as lost, and `on_lost` is called."""
+    reported = threading.Event()
+    lease = get_lock("shop", fenced=True, ttl=60, on_lost=lambda lost: reported.set()).acquire()
     be_overtaken(redis_database)
     with pytest.raises(StaleFencingToken) as refused, locked_transaction("shop", fenced=True):
         pytest.fail("the body ran")
     assert str(lease.fencing_token) in str(refused.value)
     assert str(fence_of("shop").token) in str(refused.value)
     assert lease.state is State.LOST
-    assert told.wait(30)
+    assert reported.wait(30)
 
 
 def test_a_decorated_function_is_fenced(redis_database: redis.Redis) -> None:
@@ -202,7 +202,7 @@ class InsideTestCase(TestCase):
             assert cursor.fetchone() == ("0",)
 
 
-# --- what can't be fenced is told before any I/O ----------------------------------------------------------
+# --- what can't be fenced is refused before any I/O -------------------------------------------------------
 
 
 class NoTokens(MemoryBackend):
@@ -212,7 +212,7 @@ class NoTokens(MemoryBackend):
 
 
 def test_a_backend_without_tokens_is_refused(settings: Any) -> None:
-    """Without a number nothing can be checked: told before the lock is asked for."""
+    """Without a number nothing can be checked: refused before the lock is asked for."""
     settings.LOCKING = {"bare": {"BACKEND": f"{__name__}.NoTokens"}}
     locked = locked_transaction("shop", fenced=True, backend="bare")
     with pytest.raises(LockNotSupported, match="fencing tokens"), locked:
@@ -272,7 +272,7 @@ def test_async_functions_have_no_transaction_to_fence(option: Any) -> None:
 def test_a_fence_that_stays_locked_is_not_waited_for_without_end(
     fenced_database: str, redis_database: redis.Redis, settings: Any
 ) -> None:
-    """An older holder's transaction that stays open is told as a lock that wasn't acquired."""
+    """An older holder's transaction that stays open counts as a lock that wasn't acquired."""
     with two_players(fenced_database) as (a, _):
         a.enters(locked_transaction("shop", using=fenced_database, fenced=True))
         redis_database.flushdb()
@@ -327,7 +327,7 @@ def test_both_limits_are_those_of_the_lease_and_of_the_transaction_alone() -> No
 def test_mutant_a_fence_without_limits_lets_a_frozen_holder_block_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only the session's own limits are left, which are off unless somebody has set them."""
+    """Only the session's own limits are left, which are off by default."""
     monkeypatch.setattr("locking.transactions.fence.limit_waits", lambda connection, seconds: None)
     before = limits()
     with locked_transaction("shop", fenced=True, ttl=7):
@@ -350,7 +350,7 @@ def test_the_sessions_own_limit_is_put_back(fenced_database: str) -> None:
 
 
 def test_a_view_answers_409_while_the_fence_is_locked(redis_database: redis.Redis, settings: Any) -> None:
-    """A fence that can't be had in time is a conflict like any other: 409, with Retry-After."""
+    """A fence that can't be locked in time is a conflict like any other: 409, with Retry-After."""
 
     @distributed_lock(key="'shop'", fenced=True)
     def view(request: Any) -> HttpResponse:
@@ -400,7 +400,7 @@ def test_a_transaction_that_was_given_up_is_run_again(fenced_database: str) -> N
             cursor.execute("UPDATE sale SET buyer = 'A'")
         return seen
 
-    assert work() == ["B"], "the second run reads anew"
+    assert work() == ["B"], "the second run reads again"
     assert len(tokens) == 2
     assert len(set(tokens)) == 1
     assert sales() == ["A"]
@@ -473,7 +473,7 @@ def test_mutant_a_shorter_list_of_errors_gives_up_what_would_succeed(
 
 
 def test_inside_another_section_nothing_is_retried() -> None:
-    """The whole transaction was given up, so the outermost function must begin anew."""
+    """The whole transaction was given up, so the outermost function must start again."""
     runs: list[int] = []
     with pytest.raises(OperationalError), locked_transaction("shop", fenced=True):
         failing("40001", 1, runs)()
@@ -481,7 +481,7 @@ def test_inside_another_section_nothing_is_retried() -> None:
 
 
 def test_retries_do_not_wait_for_the_lock_anew() -> None:
-    """The lock is held between two runs, so that nobody comes in between."""
+    """The lock is held between two runs, so that no other caller comes in between."""
     seen: list[bool] = []
 
     @distributed_lock(key="'shop'", retries=1)

@@ -37,7 +37,7 @@ def proxy(
 
 
 def test_a_commit_whose_answer_was_lost_is_a_success(proxy: DroppingProxy) -> None:
-    """The row is there, so nobody is told to try again; the hooks run, under the lock."""
+    """The row is there, so no answer says *try again*; the hooks run, under the lock."""
     locked: list[bool] = []
     with locked_transaction("shop", using=ALIAS, fenced=True):
         sell("A")
@@ -106,7 +106,7 @@ def test_mutant_one_mark_for_a_whole_hold_reports_a_sale_that_never_was(
 
 
 def test_a_newer_holder_leaves_the_outcome_unknown(proxy: DroppingProxy) -> None:
-    """The row has the next one's mark already: nobody claims to know, and the error says that."""
+    """The row has the next one's mark already: no answer is certain, and the error says that."""
 
     def overtake() -> None:
         with connections[ALIAS].cursor() as cursor:
@@ -207,7 +207,7 @@ def test_a_transaction_that_is_still_committing_is_waited_for(proxy: DroppingPro
 
 
 HASTY = "SELECT token, mark FROM locking_fence WHERE name = %s AND %s IS NOT NULL"
-"""Asks for the mark of a row, with the arguments of `TOUCH`, and waits for nobody."""
+"""Asks for the mark of a row, with the arguments of `TOUCH`, and never waits."""
 
 
 def test_mutant_a_probe_that_does_not_wait_denies_a_commit_on_its_way(

@@ -30,7 +30,7 @@ on = pytest.mark.parametrize
 
 
 def section(alias: str):
-    """Return the fenced section that everybody wants to enter."""
+    """Return the fenced section that all callers want to enter."""
     return locked_transaction("shop", using=alias, fenced=True, ttl=60, wait=10)
 
 
@@ -102,7 +102,7 @@ def test_an_older_holder_that_waited_at_the_fence_is_refused(
 def test_an_older_holder_goes_on_where_the_newer_one_gave_up(
     fenced_database: str, redis_database: redis.Redis
 ) -> None:
-    """B rolls back, its token is gone with it, and A, whom nobody has overtaken, sells."""
+    """B rolls back, its token is gone with it, and A, which was not overtaken, sells."""
     with two_players(fenced_database) as (a, b):
         held = a.does(lock)
         redis_database.flushdb()
@@ -273,7 +273,7 @@ def test_a_holder_that_is_given_a_token_reads_what_was_sold(
 
 @on("fenced_database", [REFUSED], indirect=True, ids=str)
 def test_an_isolation_level_that_writes_over_what_it_does_not_see_is_refused(fenced_database: str) -> None:
-    """REPEATABLE READ without snapshot isolation is told before the body runs, and the lock is free."""
+    """REPEATABLE READ without snapshot isolation is refused before the body runs, and the lock is free."""
     with (
         pytest.raises(LockTransactionError, match="innodb_snapshot_isolation=ON"),
         section(fenced_database),
@@ -386,7 +386,7 @@ def test_a_mistaken_fence_sells_the_unit_twice(fenced_database: str, script: str
 @on("fenced_database", [POSTGRESQL[1]], indirect=True, ids=str)
 def test_for_update_is_no_fence_under_repeatable_read(fenced_database: str) -> None:
     """B waits for A's row lock with a snapshot from before A's sale; A has changed nothing in the row, so B's
-    statement goes through, and B reads that nobody has bought.
+    statement goes through, and B reads no sale.
     """
     start_with_a_row(fenced_database, token=1)
     with two_players(fenced_database) as (a, b):

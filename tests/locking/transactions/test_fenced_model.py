@@ -51,7 +51,7 @@ class Savings(Account):
         app_label = "fenced_tests"
 
 
-class Plan(models.Model):  # noqa: DJ008 - shown to nobody
+class Plan(models.Model):  # noqa: DJ008 - never shown
     """What protects nothing by itself."""
 
     fee = models.IntegerField(default=1)
@@ -60,7 +60,7 @@ class Plan(models.Model):  # noqa: DJ008 - shown to nobody
         app_label = "fenced_tests"
 
 
-class FencedPlan(Plan, FencedModel):  # noqa: DJ008 - shown to nobody
+class FencedPlan(Plan, FencedModel):  # noqa: DJ008 - never shown
     """A row that has its fence in the second of its two tables."""
 
     limit = models.IntegerField(default=1)
@@ -184,11 +184,11 @@ def test_mutant_a_stamp_after_the_read_loses_an_update(
     monkeypatch.setattr(Account, "fenced_update", write)
     old = hold()
     assert lose_an_update(redis_database, Account.objects.get(), old) == 93
-    assert written == [95, 93], "both were told that they had written, and 5 are missing"
+    assert written == [95, 93], "both heard that they had written, and 5 are missing"
 
 
 def test_an_instance_that_was_read_without_the_fence_is_refused(account: Account) -> None:
-    """What it says may be old by now: the message has the call that reads it anew."""
+    """What it says may be old by now: the message has the call that reads it again."""
     lease = hold()
     with pytest.raises(ValueError, match=rf"Account\.fenced_get\(lease, pk={account.pk}\)"):
         account.fenced_update(lease, balance=1)

@@ -187,7 +187,7 @@ def is_locked(name: str = "shop") -> bool:
 
 @pytest.mark.parametrize("form", OWN)
 def test_a_commit_that_still_runs_keeps_its_lock(gate: Gate, form: Callable[[], None]) -> None:
-    """A limit strikes while the server commits: it comes out, and nobody else gets the lock meanwhile."""
+    """A limit strikes while the server commits: it comes out, and no other caller gets the lock meanwhile."""
     with pytest.raises((Limit, DatabaseError)) as raised:
         form()
     assert committed() == []
@@ -244,7 +244,7 @@ def test_the_lease_is_not_renewed_any_more(gate: Gate) -> None:
 
 
 def test_the_log_says_why_the_lock_stays(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
-    """The log of a lock that nobody releases names the COMMIT."""
+    """The log of a lock without a release names the COMMIT."""
     with pytest.raises(Limit):
         in_a_block()
     assert "the answer to a COMMIT under the lock 'shop' is missing" in caplog.text

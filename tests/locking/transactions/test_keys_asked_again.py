@@ -1,4 +1,4 @@
-"""`key=<callable>`: the names are asked for again under the locks, and what changed is locked anew."""
+"""`key=<callable>`: the names are asked for again under the locks, and what changed is locked again."""
 
 from collections.abc import Callable
 from typing import Any
@@ -62,7 +62,7 @@ def test_what_was_added_while_it_waited_is_locked_too(basket: list[str], options
 def test_mutant_names_that_are_asked_for_once_are_not_enough(
     basket: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the second look the body runs with an article that nobody has locked."""
+    """Without the second look the body runs with an article without a lock."""
     monkeypatch.setattr(decorator, "_refuse_others", lambda held, needed: None)
     with pytest.raises(Exception, match="sku:2"):
         bought_while_it_changes(basket)
@@ -136,21 +136,21 @@ async def test_an_async_function_asks_again_as_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "reported"),
     [
         ([], "returned no name; add one that is always there"),
         (None, "return a str that isn't empty, or a list of them"),
         ([""], "return a str that isn't empty"),
     ],
 )
-def test_an_answer_that_locks_nothing_is_refused(answer: Any, told: str) -> None:
+def test_an_answer_that_locks_nothing_is_refused(answer: Any, reported: str) -> None:
     """Before the body, with the reason and the cure."""
 
     @distributed_lock(key=lambda: answer)
     def work() -> None:
         raise AssertionError("ran without a lock")
 
-    with pytest.raises(LockKeyError, match=told):
+    with pytest.raises(LockKeyError, match=reported):
         work()
 
 

@@ -160,7 +160,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("restored")
 def test_a_task_whose_backend_is_silent_at_its_commit_is_retried(retried: list[Any]) -> None:
-    """Nobody can tell whether the lock is held: rolled back, and tried again as at an acquisition."""
+    """Whether the lock is held is unknown: rolled back, and tried again as at an acquisition."""
     assert task_that(fall_silent).apply().state == "RETRY"
     assert [type(reason) for reason in retried] == [BackendUnavailable]
     assert committed() == []

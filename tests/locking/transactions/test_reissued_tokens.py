@@ -1,4 +1,4 @@
-"""Tokens below what a database has seen: the present holder is given a higher one, and nobody else is."""
+"""Tokens below what a database has seen: the present holder is given a higher one, and only the holder."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_after_a_clock_that_ran_ahead_fenced_sales_go_on(caplog: pytest.LogCaptu
         tokens = [sell("first").fencing_token, sell("second").fencing_token]
     assert committed() == ["first", "second"]
     assert AHEAD < tokens[0] < tokens[1]
-    (told,) = [message for message in caplog.messages if "ran ahead" in message]
-    assert f"is below {AHEAD}, which a database has seen" in told
+    (reported,) = [message for message in caplog.messages if "ran ahead" in message]
+    assert f"is below {AHEAD}, which a database has seen" in reported
 
 
 @pytest.mark.skipif(shutil.which("redis-server") is None, reason="no redis-server on PATH")
@@ -106,7 +106,7 @@ def test_a_write_lock_and_a_fair_lock_are_given_tokens_too() -> None:
             assert engine.reissue_token(single.key, single.owner, AHEAD) > AHEAD
 
 
-# --- everybody else ---------------------------------------------------------------------------------------
+# --- all others ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("ahead")
@@ -168,10 +168,10 @@ def sell_during_a_force_release(monkeypatch: pytest.MonkeyPatch, *, fence_again:
 
     def and_sell(hold: HeldLock, database: str) -> str:
         step = next(steps)
-        told = advance(hold, database) if step == "before" or fence_again else ""
+        reported = advance(hold, database) if step == "before" or fence_again else ""
         if step == "before":
             sell("in time")
-        return told
+        return reported
 
     monkeypatch.setattr(admin_actions, "_advance_fence", and_sell)
     assert admin_actions.force_release(shown, reason="test").done

@@ -102,8 +102,8 @@ def keeping(request: HttpRequest) -> HttpResponse:
 
 
 def show(request: HttpRequest) -> HttpResponse:
-    told = [str(message) for message in messages.get_messages(request)]
-    return JsonResponse({"session": dict(request.session), "messages": told})
+    reported = [str(message) for message in messages.get_messages(request)]
+    return JsonResponse({"session": dict(request.session), "messages": reported})
 
 
 def fill(request: HttpRequest) -> HttpResponse:

@@ -290,7 +290,7 @@ def test_a_connection_closed_inside_is_no_success() -> None:
 
 
 def test_a_silent_rollback_in_a_nested_section_is_no_success() -> None:
-    """A nested block that would lose its work is told there, not at the end."""
+    """A nested block that would lose its work is refused there, not at the end."""
     with locked_transaction("shop"):
         add("kept")
         with (

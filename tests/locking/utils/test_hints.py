@@ -32,7 +32,7 @@ TAKES_OPTIONS: dict[str, Callable[..., object]] = {
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"timeout": 10}, r"no argument 'timeout': .*ttl= .*wait="),
         ({"blocking_timeout": 3}, r"no argument 'blocking_timeout': .*wait="),
@@ -42,24 +42,24 @@ TAKES_OPTIONS: dict[str, Callable[..., object]] = {
     ],
 )
 @pytest.mark.parametrize("take", TAKES_OPTIONS, ids=str)
-def test_a_foreign_keyword_is_answered(take: str, options: dict[str, Any], told: str) -> None:
+def test_a_foreign_keyword_is_answered(take: str, options: dict[str, Any], reported: str) -> None:
     """Every function that takes the options of a lock names what to write, and itself."""
-    with pytest.raises(TypeError, match=rf"{take}\(\) has {told}"):
+    with pytest.raises(TypeError, match=rf"{take}\(\) has {reported}"):
         TAKES_OPTIONS[take](**options)
 
 
 @override_locks()
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"blocking": False}, r"try_acquire\(\)"),
         ({"timeout": 5}, "wait="),
         ({"blocking_timeout": 5}, "wait="),
     ],
 )
-def test_acquire_answers_a_foreign_keyword(options: dict[str, Any], told: str) -> None:
+def test_acquire_answers_a_foreign_keyword(options: dict[str, Any], reported: str) -> None:
     """`acquire(blocking=False)` is what most people know."""
-    with pytest.raises(TypeError, match=told):
+    with pytest.raises(TypeError, match=reported):
         get_lock("a").acquire(**options)
 
 

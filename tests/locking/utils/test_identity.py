@@ -36,7 +36,7 @@ def test_a_forked_child_has_an_identity_of_its_own():
 
 
 def test_the_context_is_the_task_or_else_the_thread():
-    """Tasks are told apart from each other and from their thread."""
+    """Tasks differ from each other and from their thread."""
 
     async def scenario():
         mine = current_context()

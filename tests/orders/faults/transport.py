@@ -63,7 +63,7 @@ class Transport:
 
     Attributes:
         steps: the exchanges so far. fails_at: the number of the one that fails. fault: how.
-        down: servers that nobody can reach until `heal`. refusal: what Redis answers to writes until then.
+        down: servers that are unreachable until `heal`. refusal: what Redis answers to writes until then.
     """
 
     fails_at: int = -1
@@ -153,7 +153,7 @@ class Transport:
     def _redis_connect(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def connect(conn: Any) -> Any:
             if REDIS in self.down:
-                raise ConnectionRefusedError("nobody listens")
+                raise ConnectionRefusedError("no server listens")
             return _Socket(real(conn), self)
 
         return connect

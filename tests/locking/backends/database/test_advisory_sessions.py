@@ -57,9 +57,12 @@ def extend_too_late(backend, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Session, "keep", overtaken)
         extended = backend.extend(*first, 90.0)
-    told = setting_of(backend, *second, "idle_session_timeout"), backend.holder(second[0]).owner == second[1]
+    reported = (
+        setting_of(backend, *second, "idle_session_timeout"),
+        backend.holder(second[0]).owner == second[1],
+    )
     backend.release(*second)
-    return extended, *told
+    return extended, *reported
 
 
 def test_an_extension_after_the_release_changes_no_other_lease(backend, monkeypatch):
@@ -132,7 +135,7 @@ def test_a_wait_that_promises_the_server_nothing_is_found_out(backend, monkeypat
 
 
 def test_a_wait_in_vain_leaves_its_session_to_the_pool(backend):
-    """A connection that waited in vain is not ended by the server while nobody uses it."""
+    """A connection that waited in vain is not ended by the server while it is idle."""
     key, holder = backend.key("vain"), new_owner()
     backend.try_acquire(key, holder, 60.0)
     assert isinstance(backend.wait_for(key, new_owner(), 0.5, 0.05), Busy)
@@ -165,7 +168,7 @@ def test_a_waiter_gets_another_connection_for_one_that_was_closed_while_idle(bac
 
 
 def test_a_server_that_stays_away_ends_the_wait(backend, monkeypatch):
-    """A second connection that breaks, too, is an outage, which the waiter is told."""
+    """A second connection that breaks, too, is an outage, which the waiter raises."""
     monkeypatch.setattr(backend._pool, "connect", mock.Mock(side_effect=OperationalError("gone")))
     with pytest.raises(BackendUnavailable, match="gone"):
         backend.wait_for(backend.key("away"), new_owner(), 60.0, PATIENCE)

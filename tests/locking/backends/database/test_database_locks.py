@@ -161,7 +161,7 @@ def test_an_expired_lock_is_taken_by_one_of_many(rows):
 
 
 def test_a_connection_that_the_server_closed_is_replaced(postgresql):
-    """An idle connection that was terminated costs nobody an error."""
+    """An idle connection that was terminated causes no error."""
     with get_lock("replaced", ttl=30):
         _terminate_all(postgresql)
         assert get_lock("replaced").locked()
@@ -235,7 +235,7 @@ def test_a_missing_table_is_told(tmp_path, django_db_blocker):
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options, message):
-    """A mistake in OPTIONS is told when the backend is made."""
+    """A mistake in OPTIONS is reported when the backend is made."""
     with (
         override_settings(LOCKING={"default": {"BACKEND": DATABASE, "OPTIONS": options}}),
         pytest.raises(ImproperlyConfigured, match=message),
@@ -362,7 +362,7 @@ def released_after_a_lost_reply(rows, monkeypatch):
 
 
 def test_a_request_that_may_be_served_late_is_undone(rows, monkeypatch):
-    """A frozen server process takes the lock after its release, for nobody: it is released once more."""
+    """A frozen server process takes the lock after its release, for no caller: it is released once more."""
     owner, released = released_after_a_lost_reply(rows, monkeypatch)
     assert released == [owner]
 
@@ -462,7 +462,7 @@ def test_a_waiter_that_does_not_wait_for_a_slot_is_found_out(role_of_one, monkey
     ],
 )
 def test_the_setting_that_is_too_small_is_known(text, setting):
-    """The answers of PostgreSQL, pgbouncer and MySQL are told apart from an outage."""
+    """The answers of PostgreSQL, pgbouncer and MySQL differ from an outage."""
     assert setting_too_small(OperationalError(text)) == setting
     assert setting_too_small(ValueError(text)) is None
 
@@ -498,17 +498,17 @@ def test_the_server_ends_the_lease_of_a_frozen_holder(advisory):
 
 def test_a_forked_child_does_not_keep_its_parents_lock(advisory, tmp_path):
     """The lock goes with its holder, though a child that it forked lives on with a copy of its sockets."""
-    told, tell = os.pipe()
+    reported, tell = os.pipe()
     orphan_waits, orphan_ends = os.pipe()
     parent = os.fork()
     if parent == 0:
         _hold_and_fork(tell, orphan_waits)
-    assert os.read(told, 1) == b"h"
+    assert os.read(reported, 1) == b"h"
     os.kill(parent, 9)
     os.waitpid(parent, 0)
     get_lock("orphaned", ttl=60).acquire(wait=PATIENCE).release()
     os.write(orphan_ends, b".")
-    for end in (told, tell, orphan_waits, orphan_ends):
+    for end in (reported, tell, orphan_waits, orphan_ends):
         os.close(end)
 
 
@@ -525,7 +525,7 @@ def _hold_and_fork(tell, orphan_waits):
 
 
 def test_a_pooler_is_refused(advisory, postgresql_locks):
-    """Behind a pooler nobody is given a lock: another client could be given the same session."""
+    """Behind a pooler no lock is granted: another client could be given the same session."""
     using = postgresql_locks["OPTIONS"]["using"]
     with pooler_to(connections[using].settings_dict) as pooled:
         connections.settings["pooled"] = pooled

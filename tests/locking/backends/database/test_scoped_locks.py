@@ -312,7 +312,7 @@ OUTLASTING = {
 
 @pytest.mark.parametrize("option", OUTLASTING)
 def test_what_would_outlast_the_transaction_is_refused(using, option):
-    """The lock ends with COMMIT: a function that must not run again at once would, and nobody would know."""
+    """The lock ends with COMMIT: a function that must not run again at once would, without a notice."""
     runs = []
     submit = OUTLASTING[option](using)(lambda: runs.append(1))
     for _ in range(2):

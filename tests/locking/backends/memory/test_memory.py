@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("memory_locks")
 
 
 def test_a_release_wakes_one_waiter_alone():
-    """The first in the queue is handed the lock; nobody else is disturbed."""
+    """The first in the queue is handed the lock; no other waiter is disturbed."""
     store, woken = Store(), list[int]()
     waiters = [QueuedWaiter(f"w:{number}", 60.0, partial(woken.append, number)) for number in range(3)]
     assert isinstance(store.take("a", "holder", 60.0), Grant)
@@ -77,7 +77,7 @@ def test_an_expired_lock_goes_to_the_first_in_the_queue():
 
 
 def test_a_shortened_lease_is_told_to_those_who_wait():
-    """They ask again; a longer one wakes nobody."""
+    """They ask again; a longer one wakes no waiter."""
     store, woken = Store(), []
     store.take("a", "holder", 60.0)
     store.take("a", "w:1", 60.0, QueuedWaiter("w:1", 60.0, lambda: woken.append(1)))

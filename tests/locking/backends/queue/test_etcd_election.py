@@ -32,7 +32,7 @@ class Cluster:
         self.backend._holds.add("key", "owner", self._held)
 
     def forget(self):
-        """Leave no hold whose end would be told, again and again, to servers that aren't there."""
+        """Leave no hold whose release would be retried at servers that aren't there."""
         self.backend._holds.discard("key", "owner", self._held)
 
     def ask(self, path, **body):
@@ -95,7 +95,7 @@ def test_the_watchdog_asks_once(cluster):
 
 
 def test_a_single_server_has_no_election(monkeypatch):
-    """One server that doesn't answer is an outage, told after its time-out."""
+    """One server that doesn't answer is an outage, reported after its time-out."""
     pytest.importorskip("etcd3gw")
     alone = Cluster(monkeypatch, THREE[0])
     alone.hold(60)

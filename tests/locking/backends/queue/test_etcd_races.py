@@ -85,7 +85,7 @@ def server(monkeypatch):
     made.hold = module.EtcdHold(NODE, 1, now() + 10, session=7, length=10)
     made.backend._holds.add("key", "owner", made.hold)
     yield made
-    made.backend._holds.discard("key", "owner", made.hold)  # or its end is told for ever to nobody
+    made.backend._holds.discard("key", "owner", made.hold)  # or its release is retried without end
 
 
 def release_during_an_extension(server, mutex):
@@ -159,8 +159,8 @@ def test_a_watch_that_says_nothing_wakes_its_waiters_after_a_while(monkeypatch, 
             member.sendall(answer)
             assert woken.wait(PATIENCE)
         assert not manager._watches, "the next question begins another"
-        told = [record for record in caplog.records if "locks/key/" in record.getMessage()]
-        assert not told, "a lock that nobody releases for a while is nothing to tell"
+        reported = [record for record in caplog.records if "locks/key/" in record.getMessage()]
+        assert not reported, "a lock that is kept for a while is nothing to report"
         client.close()
 
 

@@ -138,7 +138,7 @@ def test_a_location_without_a_server_is_refused(read, location):
 
 @pytest.mark.parametrize("location", [None, [], "etcd1:2379", ["http://a:1", "b:2"]])
 def test_a_location_of_etcd_needs_urls(location):
-    """Missing or without a scheme: told before any request."""
+    """Missing or without a scheme: refused before any request."""
     with pytest.raises(ImproperlyConfigured, match="http://"):
         etcd_location_of(read_alias("a", {"LOCATION": location}))
 
@@ -287,15 +287,15 @@ def test_a_hold_that_zookeeper_does_not_answer_for_stays_watched(monkeypatch):
 
 
 def test_a_hold_that_ends_without_a_connection_is_ended_when_there_is_one_again(monkeypatch):
-    """Its session lives on with its nodes while kazoo looks for another server, and nobody else ends them."""
+    """Its session lives on with its nodes while kazoo looks for another server; nothing else ends them."""
     backend: Any = ZooKeeperBackend(read_alias("a", {"LOCATION": "localhost:1"}))
     backend._session._client = client = Client(7)
-    told = []
+    reported = []
 
     def ask(*requests):
         if not client.connected:
             raise BackendUnavailable("no connection")
-        told.append(len(requests))
+        reported.append(len(requests))
         return [None] * len(requests)
 
     monkeypatch.setattr(backend._session, "ask", ask)
@@ -304,7 +304,7 @@ def test_a_hold_that_ends_without_a_connection_is_ended_when_there_is_one_again(
         backend._end("k", LocalLease("/k/n", 1, now(), session=7))
     client.connected = True
     backend._end("k", LocalLease("/k/n", 1, now(), session=7))
-    assert told == [2], "the node, and its folder"
+    assert reported == [2], "the node, and its folder"
 
 
 def test_a_hold_whose_session_is_over_asks_for_nothing_at_its_end(monkeypatch):

@@ -1,7 +1,7 @@
 """Drives the client of Redis without a server, and lets every step of a verb go wrong.
 
 Beneath both drivers, threads and asyncio, lie connections to a model of the server (`model`), on a clock that
-only moves when somebody waits. Each connect, send and read of a connection is a *step*; a *schedule* says
+only moves when a caller waits. Each connect, send and read of a connection is a *step*; a *schedule* says
 which step meets which fault. After a schedule the world settles (late requests arrive, pending releases are
 carried out), and the invariants are checked: see `Explorer._check`.
 """
@@ -257,7 +257,7 @@ class ModelConnection:
         if b"UN" in verb:
             self.channels.discard(channel)
             self.server.listeners[channel].discard(self)
-        elif self.is_connected:  # a request of a closed socket may be served, but nobody listens there
+        elif self.is_connected:  # a request of a closed socket may be served, but has no reader
             self.channels.add(channel)
             self.server.listeners[channel].add(self)
         self.arrived()
@@ -539,14 +539,14 @@ class Explorer:
         breaker.reset()  # which schedule came before makes no difference
         self._set_the_scene(backend)
         try:
-            lease, told = self._attempt()
+            lease, reported = self._attempt()
             world.is_quiet = True
             self._use_the_next()
             self._settle()
             self._end_tasks()
-            self._check(lease, told)
+            self._check(lease, reported)
         except Violation as violation:
-            raise Violation(f"{self.case.name}, {self.driver}: {violation}\n{self.told(world)}") from None
+            raise Violation(f"{self.case.name}, {self.driver}: {violation}\n{self.reported(world)}") from None
         HOLDS.clear()
         return world
 
@@ -592,14 +592,14 @@ class Explorer:
         if "dies once" in self.case.neighbour:
             self._wait_in_vain()
         wait = 0.0 if not self.case.neighbour or self.case.neighbour == "no replica" else WAIT
-        attempt: dict[str, Any] = {"lease": None, "told": ""}
+        attempt: dict[str, Any] = {"lease": None, "reported": ""}
         lock = self.case.get(KEY, ttl=TTL, wait=wait)
         if "given" in self.case.body:
             lock.act_as(GIVEN)
         elif "work's" in self.case.body:
             lock.act_for(client_of_work("work"))
         self._used(lock, attempt)
-        return attempt["lease"], attempt["told"]
+        return attempt["lease"], attempt["reported"]
 
     def _used(self, lock: Any, attempt: dict[str, Any]) -> None:
         try:
@@ -608,13 +608,13 @@ class Explorer:
             else:
                 _use(self, lock, attempt)
         except (LockError, Cancelled, asyncio.CancelledError) as error:
-            attempt["told"] = attempt["told"] or type(error).__name__
+            attempt["reported"] = attempt["reported"] or type(error).__name__
 
     def _wait_in_vain(self) -> None:
         """Leave an idle subscription behind, and have the server close it."""
         world = self.world
         rivals, world.rivals, world.is_quiet = world.rivals, deque(), True
-        self._used(self.case.get(KEY, ttl=TTL, wait=1.0), {"lease": None, "told": ""})
+        self._used(self.case.get(KEY, ttl=TTL, wait=1.0), {"lease": None, "reported": ""})
         for connection in [each for each in world.connections if each.channels]:
             connection.end()
         world.rivals, world.is_quiet = rivals, False
@@ -658,7 +658,7 @@ class Explorer:
     def _use_the_next(self) -> None:
         """Take another name over the same sockets: nothing that was left on them may be read."""
         self.world.rivals.clear()
-        attempt: dict[str, Any] = {"lease": None, "told": ""}
+        attempt: dict[str, Any] = {"lease": None, "reported": ""}
         self._used(self.case.get("next", ttl=TTL, wait=0.0), attempt)
         lease = attempt["lease"]
         if lease is not None and not self._has_minted(lease.leases[0]):
@@ -673,15 +673,15 @@ class Explorer:
             with contextlib.suppress(LockError):
                 owner_backend.release(key, owner)
 
-    def _check(self, lease: Any, told: str) -> None:
+    def _check(self, lease: Any, reported: str) -> None:
         world = self.world
-        problems = [*world.violations, *self._untruths(lease, told)]
+        problems = [*world.violations, *self._untruths(lease, reported)]
         ours = self.holders() - {RIVAL, JAVA, GIVEN}
         if "given" in self.case.body and lease is None and not self._has_the_given_hold():
             problems.append("the hold from before the attempt was released")
         if lease is None and ours:
-            problems.append(f"{told}: granted, not told, and not released")
-        if told == "released" and ours:
+            problems.append(f"{reported}: granted, not reported, and not released")
+        if reported == "released" and ours:
             problems.append("what was released is held again")
         forgotten = Fault.FORGOTTEN in world.faults
         if not forgotten and world.server.values.get(b"bystander") != {BYSTANDER.encode(): b"1"}:
@@ -696,14 +696,14 @@ class Explorer:
         if problems:
             raise Violation("; ".join(problems))
 
-    def _untruths(self, lease: Any, told: str) -> Iterator[str]:
+    def _untruths(self, lease: Any, reported: str) -> Iterator[str]:
         """Yield what the user heard about the end that isn't so."""
         world = self.world
-        if not world.schedule and told != self._expected():
-            yield f"without any fault it ended by {told}"
-        if told == "LockLost" and Fault.FORGOTTEN not in world.faults and self._is_young(lease):
+        if not world.schedule and reported != self._expected():
+            yield f"without any fault it ended by {reported}"
+        if reported == "LockLost" and Fault.FORGOTTEN not in world.faults and self._is_young(lease):
             yield "a lease that nothing has ended was called lost"
-        if told == "BackendError" != self._expected() and world.faults == {Fault.READ_ONLY}:
+        if reported == "BackendError" != self._expected() and world.faults == {Fault.READ_ONLY}:
             yield "a replica that was a master counts as one that refuses, and not as an outage"
 
     def _is_young(self, lease: Any) -> bool:
@@ -728,7 +728,7 @@ class Explorer:
         queue = self.world.server.values.get(b"holdfast_lock_queue:{a}", [])
         return any(place.split(b" ")[3] in listened for place in queue)
 
-    def told(self, world: World) -> str:
+    def reported(self, world: World) -> str:
         """The schedule in words."""
         faults = dict(world.schedule)
         return "\n".join(f"{i:3} {step}  {faults.get(i, '')}" for i, step in enumerate(world.steps))
@@ -768,11 +768,11 @@ def _use(explorer: Explorer, lock: Any, attempt: dict[str, Any]) -> None:
     if "move" in explorer.case.body:
         explorer.world.move()
     lease.release()
-    attempt["told"] = "released"
+    attempt["reported"] = "released"
 
 
 def _release_first(explorer: Explorer, lock: Any) -> None:
-    """Retry a release after the thread has acquired anew."""
+    """Retry a release after the thread has acquired again."""
     first = lock.acquire()
     try:
         _release_or_pend(explorer, first)
@@ -830,7 +830,7 @@ async def _use_in_task(explorer: Explorer, lock: Any, attempt: dict[str, Any]) -
     if "move" in explorer.case.body:
         explorer.world.move()
     await lease.arelease()
-    attempt["told"] = "released"
+    attempt["reported"] = "released"
 
 
 def model_servers(

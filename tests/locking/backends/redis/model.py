@@ -66,7 +66,7 @@ def method_of(verb: bytes) -> str:
 
 
 class Clock:
-    """Seconds that pass only when somebody says so."""
+    """Seconds that pass only on request."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -389,7 +389,7 @@ class ModelServer:
         return len(listening)
 
     def do_spublish(self, channel: bytes, payload: bytes) -> int:
-        """SPUBLISH: nobody listens so here."""
+        """SPUBLISH: without subscribers here."""
         return 0
 
     def do_pubsub(self, _: bytes, channel: bytes) -> list[Any]:

@@ -20,7 +20,7 @@ def test_a_sentinel_whose_good_bye_takes_too_long_leaves_no_other_open():
 
 
 def test_a_subscribed_socket_that_breaks_while_a_task_leaves_is_not_opened_again():
-    """A cluster's task says good-bye twice; redis-py would connect for the second, and nobody would close."""
+    """A cluster's task says good-bye twice; redis-py would connect for the second, and never close."""
 
     async def scenario():
         pool = ConnectionPool.from_url(settings.REDIS_URL)

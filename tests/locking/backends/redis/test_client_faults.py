@@ -184,7 +184,7 @@ def test_a_task_behind_java_waits_though_its_idle_subscription_is_dead(own_redis
 
 
 def test_a_message_that_nobody_can_read_ends_no_wait(own_redis, locks_on):
-    """A message that the loop's reader fails on has the task subscribe anew, and hear the release."""
+    """A message that the loop's reader fails on has the task subscribe again, and hear the release."""
     locks_on(own_redis.url, **PATIENT)
     holder = elsewhere(get_lock("a", ttl=FAR).acquire)
 

@@ -167,7 +167,7 @@ def a_late_request_after_giving_up_is_forgotten(patch):
 
 
 def a_place_is_taken_back_by_a_release(patch):
-    """A waiter that subscribes anew sends a release of its owner, which may be served after its grant."""
+    """A waiter that subscribes again sends a release of its owner, which may be served after its grant."""
 
     def withdraw(self):
         yield from self._is_served(self._release_by(self._owner))

@@ -231,7 +231,7 @@ def java_waits_fairly(client, key):
 
 
 def test_a_java_fair_lock_is_listed_as_one_once_someone_waits(client):
-    """Without waiters it is a lock like any other on the server; with one it is told from it."""
+    """Without waiters it is a lock like any other on the server; with one it differs from it."""
     java_holds(client, "a")
     until(lambda: [(row.name, row.kind) for row in rows()] == [("a", "lock")], "the Java holder on the list")
     since = rows()[0].since
@@ -341,19 +341,19 @@ from locking.inspection import heartbeat
 lease = get_lock("crash", ttl=60).acquire()
 heartbeat.HELD_LONG = 0.0
 heartbeat.reporter.beat()
-print("told", flush=True)
+print("published", flush=True)
 signal.pause()
 """
 
 
 def test_a_killed_holder_is_known_and_shown_as_gone(monkeypatch):
     """While it lives its host, process and place in the code are listed; killed, its row says so."""
-    # Without a runtime directory nobody releases the lock for it.
+    # Without a runtime directory no sibling releases the lock for it.
     environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", "LOCKING_RUNTIME_DIR": ""}
     command = [sys.executable, "-c", CRASH]
     process: Any = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout.readline() == "told\n"
+        assert process.stdout.readline() == "published\n"
         (row,) = rows()
         assert row.pid == process.pid
         assert row.holder.endswith(f":{process.pid}:MainThread")

@@ -112,7 +112,7 @@ def test_a_java_permit_is_waited_for_and_shown_as_java_shows_it(server, no_end):
 
 
 def test_permits_stay_out_when_their_count_is_lost(server):
-    """A count that was evicted or deleted is made anew less those that are out."""
+    """A count that was evicted or deleted is made again, less the permits that are out."""
     get_semaphore("a", 2, ttl=FAR).acquire().leave_to_expire()
     server.delete("a")
     assert get_semaphore("a", 2, ttl=FAR).try_acquire()
@@ -270,7 +270,7 @@ def test_each_place_in_the_queue_lasts_one_patience_longer(server, monkeypatch):
 
 
 def test_who_gives_up_leaves_the_queue_and_those_behind_move_up(server, monkeypatch):
-    """A wait that ran out takes its place along, and one patience off everybody behind, as Redisson does."""
+    """A wait that ran out takes its place along, and one patience off all behind it, as Redisson does."""
     monkeypatch.setattr(kinds, "FAIR_PATIENCE", 100_000)
     backend = variant("fair")
     backend.try_acquire("a", new_owner(), FAR)
@@ -336,7 +336,7 @@ def test_a_release_wakes_the_first_who_is_alive(server, monkeypatch):
 
 
 def test_a_waiter_before_us_is_not_overtaken(server):
-    """While the lock is free but its first waiter hasn't taken it yet, nobody else gets it."""
+    """While the lock is free but its first waiter hasn't taken it yet, no other caller gets it."""
     backend = variant("fair")
     holder, newcomer = new_owner(), new_owner()
     backend.try_acquire("a", holder, FAR)

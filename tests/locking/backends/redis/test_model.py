@@ -25,7 +25,7 @@ ONE, TWO, JAVA = (
 )
 INDEX = Index("")
 AHEAD = 8_000_000_000_000_000
-"""A token ahead of any clock: those minted after it are told exactly."""
+"""A token ahead of any clock: those minted after it are known exactly."""
 
 
 KINDS = (("lock", "b"), ("read", "c"), ("write", "d"), ("semaphore", "e"), ("fair", "f"))

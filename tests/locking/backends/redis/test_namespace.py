@@ -6,7 +6,6 @@ import pytest
 
 from locking import get_lock
 from locking.core.handler import locks
-from locking.management.locks.doctor import examine
 from tests.backends import MEMORY, REDIS, REDLOCK
 
 CACHE = {"BACKEND": "django_redis.cache.RedisCache"}
@@ -61,19 +60,3 @@ def test_no_key_of_a_cache_is_a_locks(settings: Any) -> None:
             assert cache.add(key, "cached")
         lease.confirm()
     assert not get_lock("order:42").locked()
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize(
-    ("entry", "told"),
-    [
-        ({}, "every key begins with 'holdfast:lock:'"),
-        ({"KEY_PREFIX": ""}, "every project on this server shares"),
-    ],
-)
-def test_the_doctor_tells_the_namespace(settings: Any, entry: dict[str, Any], told: str) -> None:
-    """An operator sees with whom the locks are shared."""
-    settings.LOCKING = {"default": {"BACKEND": REDIS, **entry}}
-    # Taken one by one: what comes after it are the databases, of which another test may have left one behind.
-    backend = next(section for section in examine("default") if section.title == "backend default")
-    assert told in next(each.text for each in backend.findings if each.subject == "names")

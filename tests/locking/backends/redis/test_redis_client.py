@@ -1,4 +1,4 @@
-"""What differs between versions of redis-py is told, or evened out, in one place."""
+"""What differs between versions of redis-py is reported, or evened out, in one place."""
 
 from typing import Any
 from unittest import mock
@@ -93,7 +93,7 @@ def test_a_closed_connection_is_not_opened_anew(connection: Any, monkeypatch: py
 def test_a_connection_in_use_while_its_backend_is_closed_is_closed_after_its_request(
     settings: Any, way: str
 ) -> None:
-    """Nobody would close it: the collector of garbage warns of an unclosed socket."""
+    """It would never be closed: the garbage collector warns of an unclosed socket."""
     transport = Transport(ConnectionPool.from_url(settings.REDIS_URL))
     server, request = Server(transport, "default", Index()), command("ECHO", "here")
     verb: Any = server.pipeline([request]) if way == "pipeline" else server.deliver(request)

@@ -113,7 +113,7 @@ def test_an_extension_whose_reply_was_lost_holds(through_proxy):
 def test_an_acquisition_without_any_reply_is_not_acquired_and_its_pending_release_is_released(
     through_proxy, own_redis
 ):
-    """The server has granted the lock and nobody heard: BackendUnavailable, and the hold is taken back."""
+    """The server has granted the lock, the answer is lost: BackendUnavailable, and the hold is undone."""
     through_proxy.lose_reply_to(ACQUIRE, times=2)
     with pytest.raises(BackendUnavailable):
         get_lock("a", ttl=60).acquire()
@@ -121,7 +121,7 @@ def test_an_acquisition_without_any_reply_is_not_acquired_and_its_pending_releas
 
 
 def test_a_request_that_arrives_after_its_sender_gave_up_leaves_no_lock(holding_proxy, own_redis):
-    """A late acquisition takes effect for nobody: its pending release is found and released."""
+    """A late acquisition takes effect for no caller: its pending release is found and released."""
     holding_proxy.hold(ACQUIRE, times=2)
     with pytest.raises(BackendUnavailable):
         get_lock("a", ttl=60, fenced=True).acquire()
@@ -131,7 +131,7 @@ def test_a_request_that_arrives_after_its_sender_gave_up_leaves_no_lock(holding_
 
 
 def test_without_pending_releases_the_pending_release_would_stay(through_proxy, own_redis, monkeypatch):
-    """The mutant of the two tests above: with the rule patched out, the lock stays with nobody."""
+    """The mutant of the two tests above: with the rule patched out, the lock stays without a holder."""
     monkeypatch.setattr(release_retrier, "schedule", lambda *args: None)
     through_proxy.lose_reply_to(ACQUIRE, times=2)
     with pytest.raises(BackendUnavailable):
@@ -198,7 +198,7 @@ def test_a_release_without_any_reply_may_be_tried_again(holding_proxy, own_redis
 
 
 def test_a_paused_server_bounds_the_acquisition_and_keeps_no_pending_release(own_redis, locks_on):
-    """While the server is stopped nobody waits for ever; later the late acquisition is taken back."""
+    """While the server is stopped no caller waits without end; later the late acquisition is taken back."""
     locks_on(own_redis.url, socket_timeout=0.5)
     with get_lock("warm-up"):
         pass
@@ -234,7 +234,7 @@ def test_a_paused_server_bounds_a_task_and_leaves_the_loop_free(own_redis, locks
 
 
 def test_a_pause_makes_a_lease_unknown_and_then_held_again(own_redis, locks_on, monkeypatch):
-    """Not lost, for nobody else can have it yet: unknown, until the server answers."""
+    """Not lost, for no other caller can have it yet: unknown, until the server answers."""
     _fast_watchdog(monkeypatch, lease=60.0)
     monkeypatch.setattr("locking.core.lease.RENEW_AFTER", 0.2 / 60)
     locks_on(own_redis.url, socket_timeout=1.0)
@@ -250,10 +250,10 @@ def test_a_pause_beyond_the_lease_is_a_loss(own_redis, locks_on, monkeypatch):
     """At its local deadline an unknown lease is lost, whatever the server will say."""
     _fast_watchdog(monkeypatch, lease=2.0)
     locks_on(own_redis.url, socket_timeout=1.0)
-    told = threading.Event()
-    lease = get_lock("a", on_lost=lambda _: told.set()).acquire()
+    reported = threading.Event()
+    lease = get_lock("a", on_lost=lambda _: reported.set()).acquire()
     own_redis.pause()
-    assert told.wait(PATIENCE)
+    assert reported.wait(PATIENCE)
     assert lease.state is State.LOST
     own_redis.resume()
     with pytest.raises(LockLost):
@@ -298,16 +298,16 @@ def test_a_flushed_script_cache_is_transparent_to_tasks(own_redis, locks_on):
 
 
 def test_a_flushed_server_loses_leases_and_the_watchdog_notices(own_redis, locks_on, monkeypatch):
-    """After FLUSHALL the lock is lost, told once, and not brought back by a renewal."""
+    """After FLUSHALL the lock is lost, reported once, and not brought back by a renewal."""
     _fast_watchdog(monkeypatch, lease=2.0)
     locks_on(own_redis.url)
-    told: list[Lease] = []
-    with pytest.raises(LockLost, match="lost"), get_lock("a", on_lost=told.append) as lease:
+    reported: list[Lease] = []
+    with pytest.raises(LockLost, match="lost"), get_lock("a", on_lost=reported.append) as lease:
         own_redis.client.flushall()
-        until(lambda: told, PATIENCE)
+        until(lambda: reported, PATIENCE)
         with pytest.raises(LockLost):
             lease.ensure_held()
-    assert told == [lease]
+    assert reported == [lease]
     assert not own_redis.client.exists("a")
 
 

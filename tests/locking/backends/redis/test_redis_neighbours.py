@@ -165,7 +165,7 @@ def test_a_java_waiter_finds_the_lock_free(server, java):
 
 
 def test_a_java_waiter_and_ours_are_both_told(server):
-    """With a Java waiter beside ours the lock is left free, and our first waiter is told to try, too."""
+    """With a Java waiter beside ours the lock is left free, and our first waiter is notified, too."""
     with redis.Redis(unix_socket_path=server.connection_pool.connection_kwargs["path"]) as client:
         listener = client.pubsub()
         listener.subscribe(CHANNEL)
@@ -257,7 +257,7 @@ def test_a_key_of_another_use_hides_no_list(server):
 
 
 def _dead_places(server, number, process=None):
-    """Put waiters in the queue whose process was killed: nobody listens to their channels."""
+    """Put waiters in the queue whose process was killed: their channels have no subscriber."""
     for each in range(number):
         process_ = process or uuid.uuid4()
         server.rpush(QUEUE, f"{process_}:{each} 60000 0 holdfast_lock_wake:{each:016x}")
@@ -344,7 +344,7 @@ def test_a_release_that_leaves_the_lock_to_java_wakes_one_waiter_of_each_process
 
 
 def test_the_listener_of_a_process_that_gives_up_is_replaced(server, java):
-    """Its successor is told to ask, and learns that it is the one to listen; nobody else is."""
+    """Only its successor is notified, and learns that it is the one to listen."""
     _hold(server, java)
     crowd = Crowd(server)
     place = crowd.places["1a"]
@@ -354,7 +354,7 @@ def test_the_listener_of_a_process_that_gives_up_is_replaced(server, java):
 
 
 def test_a_waiter_that_gives_up_on_a_free_lock_passes_it_on(server):
-    """It may have been told that the lock is free, and it alone: the next in the queue has it."""
+    """It alone may have been notified that the lock is free: the next in the queue has it."""
     crowd = Crowd(server)
     place = crowd.places["1a"]
     request = release_request("a", place.split()[0], index=Index(), entry=place.encode())

@@ -36,8 +36,8 @@ def end_that_the_second_knows(backend, seconds):
     first, second = waiters
     first.leave()
     try:
-        told = second.sleep(seconds)
-        return told.retry_after if isinstance(told, Busy) else None
+        reported = second.sleep(seconds)
+        return reported.retry_after if isinstance(reported, Busy) else None
     finally:
         second.leave()
 
@@ -48,7 +48,7 @@ def test_a_waiter_hears_of_a_shorter_lease_although_the_first_leaves(backend):
 
 
 def test_a_script_that_tells_the_first_only_is_found_out(backend, monkeypatch):
-    """The mutant leaves the second to sleep until the end that it was told first."""
+    """The mutant leaves the second to sleep until the end that it learned first."""
     real = scripts._read
     cut = {"handoff": (b"0, -1)) do\n        local owner,", b"0, 0)) do\n        local owner,")}
     cut["extend_fair"] = (b"0, -1) or {}", b"0, 0) or {}")
@@ -75,8 +75,8 @@ def end_after_a_handoff(locks_on, own_redis, seconds):
         assert isinstance(waiter.try_acquire(queue=True), Busy)
     backend.release("a", holder)
     try:
-        told = behind.sleep(seconds)
-        return told.retry_after if isinstance(told, Busy) else None
+        reported = behind.sleep(seconds)
+        return reported.retry_after if isinstance(reported, Busy) else None
     finally:
         for waiter in (behind, brief):
             waiter.leave()

@@ -74,7 +74,7 @@ def test_an_unfenced_pair_takes_nine_commands(server):
 @pytest.mark.parametrize("kind", ["lock", "fair", "write"])
 @pytest.mark.parametrize("fenced", [False, True])
 def test_a_repeated_acquisition_has_the_same_token(server, kind, fenced):
-    """The token is in the index: the owner that asks again is told the same one."""
+    """The token is in the index: the owner that asks again gets the same one."""
     backend = any_engine() if kind == "lock" else any_engine().variant(kind)
     owner = new_owner()
     first, second = (backend.try_acquire("a", owner, 60.0, fenced=fenced) for _ in range(2))
@@ -111,7 +111,7 @@ def test_without_the_last_token_of_all_names_tokens_would_repeat(server, micros)
 
 @pytest.mark.parametrize("fenced", [False, True])
 def test_without_all_of_its_digits_a_token_would_not_rise(server, fenced):
-    """Lua writes fourteen digits of a number unless it is told otherwise, and a token has sixteen."""
+    """Lua writes fourteen digits of a number by default, and a token has sixteen."""
     take = partial(granted_at, server, 500, fenced=fenced)
     assert [take() - take() for _ in range(2)] == [-1, -1]
     take = partial(take, rule=b"string.format('%.0f', token)", instead=b"tostring(token)")

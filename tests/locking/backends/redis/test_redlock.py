@@ -67,7 +67,7 @@ def on(made, **options):
 
 
 def test_a_hanging_server_is_treated_like_a_dead_one(three):
-    """A frozen server costs nobody the lock, and what it grants when it wakes is undone."""
+    """A frozen server costs no caller the lock, and what it grants when it wakes is undone."""
     with on(three, node_timeout=1.0):
         three[2].pause()
         with get_lock("hang", ttl=TTL):
@@ -83,7 +83,7 @@ def _is_clean(made, name):
 
 
 def test_too_few_grants_are_given_back(three):
-    """With a minority of servers nobody gets the lock, and nothing of the attempt stays behind."""
+    """With a minority of servers no caller gets the lock, and nothing of the attempt stays behind."""
     three[1].kill()
     three[2].kill()
     with pytest.raises(BackendUnavailable, match=r"2 of 3 Redis servers .* don't answer, and 2 must"):
@@ -418,7 +418,7 @@ def test_a_known_failure_oversells_unless_it_is_fenced(skewed, shop, failure, fe
 def _detach_a_replica(master):
     """Give the node a replica that copies it, and then loses touch with it."""
     replica = master.start(in_place=False)
-    client(replica).replicaof("127.0.0.1", 1)  # where nobody listens: it has copied nothing since
+    client(replica).replicaof("127.0.0.1", 1)  # where no server listens: it has copied nothing since
     master.replicas = [replica]
 
 
@@ -468,7 +468,7 @@ def test_a_location_that_is_no_majority_is_refused(location, message):
 
 
 def test_the_checks_tell_what_endangers_a_majority(three):
-    """An even number of servers, and servers that forget, are told."""
+    """An even number of servers, and servers that forget, are reported."""
     with on([*three, three[0]]) as _, pytest.raises(ImproperlyConfigured):
         locks["default"]
     four = ["redis://a", "redis://b", "redis://c", "redis://d"]

@@ -31,7 +31,7 @@ def say(what: str) -> None:
 def hear(what: str) -> None:
     """Wait until the test says so; half a minute at most."""
     client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=35)
-    assert client.blpop([f"tell:{what}"], timeout=30), f"nobody said {what}"
+    assert client.blpop([f"tell:{what}"], timeout=30), f"no signal {what}"
     client.close()
 
 

@@ -64,12 +64,12 @@ def order_taken() -> Iterator[Lease]:
 
 
 def is_free(name: str) -> bool:
-    """Whether nobody has the lock."""
+    """Return whether the lock is free."""
     return not get_lock(name).locked()
 
 
 def free(name: str) -> None:
-    """Wait until nobody has the lock."""
+    """Wait until the lock is free."""
     until(lambda: is_free(name), f"{name} is free")
 
 
@@ -275,7 +275,7 @@ def test_what_could_not_be_sent_is_not_queued(pool: str, monkeypatch: pytest.Mon
 
 
 def test_without_locks_nothing_is_queued(backend_down: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody can tell whether the task is queued already, so it isn't queued."""
+    """Whether the task is queued already is unknown, so it isn't queued."""
     monkeypatch.setattr(tasks.Once, "unique_backend", backend_down)
     with pytest.raises(BackendUnavailable):
         tasks.report_once.delay(2026)

@@ -1,6 +1,6 @@
 """One product, and what was sold of it."""
 
-# ruff: noqa: DJ008 - nobody reads them in an admin
+# ruff: noqa: DJ008 - never shown in an admin
 
 from django.db import models
 

@@ -11,7 +11,7 @@ from .models import Product, Sale
 
 
 def sell() -> HttpResponse:
-    """Read, decide, write: right as long as nobody else does it at the same time."""
+    """Read, decide, write: right as long as no other request does it at the same time."""
     product = Product.objects.get()
     _redis().rpush("reads", 1)
     if product.on_hand < 1:

@@ -1,4 +1,4 @@
-"""Self-made certificates: an authority, what it signed for a server and a client, and one nobody knows."""
+"""Self-made certificates: an authority, what it signed for a server and a client, and an unknown one."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def path(zookeeper_settings, settings) -> str:
 
 
 def is_one_waiting():
-    """Whether somebody stands behind the holder."""
+    """Return whether a waiter is queued behind the holder."""
     return [held.waiters for held in any_engine().held()] == [1]
 
 

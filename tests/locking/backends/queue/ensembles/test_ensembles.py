@@ -17,7 +17,6 @@ from locking import (
     get_lock,
     locked_transaction,
 )
-from locking.checks import _ask
 from locking.core.handler import locks
 from locking.core.lease import State
 from locking.testing.contract.base import begin, counted_waiters, until
@@ -123,9 +122,9 @@ def _fenced_token():
 
 def test_a_live_check_names_the_server_that_is_gone(ensemble):
     """`check --tag locking_live` warns of a member that doesn't answer, and says nothing when all do."""
-    assert _ask("default") == []
+    assert locks["default"].check(live=True) == []
     victim = ensemble.follower()
     victim.kill()
-    (message,) = _ask("default")
+    (message,) = locks["default"].check(live=True)
     assert message.id == "locking.W103"
     assert str(victim.port) in message.msg

@@ -183,7 +183,7 @@ def test_a_short_break_of_the_connection_costs_no_hold(tmp_path):
 
 @needs_etcd
 def test_a_waiter_whose_lease_ended_does_not_get_the_lock_by_it(on_etcd):
-    """Jepsen's finding in etcd 3.4.3: a lease that ended in the queue must not be granted; it queues anew."""
+    """Jepsen's finding in etcd 3.4.3: a lease that ended in the queue is never granted; it queues again."""
     backend = locks["default"]
     holder = get_lock("a", ttl=60).acquire()
     owner = new_owner()
@@ -226,7 +226,7 @@ def test_etcdctl_stands_in_the_same_line(on_etcd):
 
 @contextlib.contextmanager
 def etcdctl_lock(settings, name):
-    """Have `etcdctl lock` stand behind a hold of ours, and then hold until it is told to end."""
+    """Have `etcdctl lock` queue behind a hold of ours, and then hold until a signal."""
     prefix, (endpoint,) = settings["OPTIONS"]["prefix"], settings["LOCATION"]
     command = ["etcdctl", "--endpoints", endpoint, "lock", f"{prefix}{name}", "--ttl", "5"]
     environment = {**os.environ, "ETCDCTL_API": "3"}
@@ -246,7 +246,7 @@ def etcdctl_lock(settings, name):
 
 @needs_etcd
 def test_a_watch_that_breaks_wakes_its_waiters(on_etcd, monkeypatch):
-    """Anyone who relied on a stream that ended asks again, and watches anew."""
+    """A waiter whose stream ended asks again, and starts a new watch."""
     backend: Any = locks["default"]
     with counted_waiters(backend) as waiters:
         with get_lock("a", ttl=60):

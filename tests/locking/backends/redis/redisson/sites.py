@@ -31,18 +31,18 @@ class CallSite:
         )
 
     def until_silent(self) -> None:
-        """Return once nobody listens to any lock: Redisson ends a subscription some time after its wait."""
-        until(lambda: not any(map(self.heard_on, self.nodes)), "nobody to listen")
+        """Return once no client listens to any lock: Redisson unsubscribes some time after its wait."""
+        until(lambda: not any(map(self.heard_on, self.nodes)), "no client to listen")
 
     @staticmethod
     def heard_on(node: Server) -> list[bytes]:
-        """Return the channels of locks that somebody listens to, on one node."""
+        """Return the channels of locks that have a subscriber, on one node."""
         return [
             each for sort in ("CHANNELS", "SHARDCHANNELS") for each in node.ask("PUBSUB", sort, "redisson_*")
         ]
 
     def until_heard(self, name: str) -> None:
-        """Return once somebody listens to the lock's channel."""
+        """Return once a client listens to the lock's channel."""
         until(lambda: self.listeners(f"redisson_lock__channel:{{{name}}}"), f"a listener to {name}")
 
     def home(self, name: str) -> Server:

@@ -227,7 +227,7 @@ def test_five_dead_python_waiters_do_not_hold_up_python(site):
 
 
 def test_java_forces_python_out(site):
-    """After Java's forceUnlock the Python holder is told that it lost the lock; a waiter has it."""
+    """After Java's forceUnlock the Python holder learns that it lost the lock; a waiter has it."""
     held = get_lock("shared").acquire()
     waiter = acquired_in_thread("shared")
     until_waiting(site.home("shared"), "shared")

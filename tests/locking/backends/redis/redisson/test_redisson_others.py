@@ -106,7 +106,7 @@ def test_a_spin_lock_wakes_nobody(site):
 
 
 def test_a_spin_lock_starves_behind_python_waiters(site):
-    """It stands in no queue and is told nothing: Python hands the lock on, and Java doesn't find it free."""
+    """It isn't queued and gets no message: Python hands the lock on, and Java doesn't find it free."""
     held = get_lock("shared").acquire()
     spinning = site.java.begin("main", "wait", "shared", kind="spin")
     for _ in range(20):

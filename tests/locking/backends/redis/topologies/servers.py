@@ -232,7 +232,7 @@ def move_keys(source: Server, target: Server, keys: Sequence[bytes]) -> None:
 
 
 def end_move(cluster: Cluster, slot: int, target: Server) -> None:
-    """Close the move: everybody knows that the slot is the target's."""
+    """Close the move: all nodes know that the slot is the target's."""
     for node in [target, *(node for node in cluster.masters if node is not target)]:
         with contextlib.suppress(redis.ResponseError):  # a replica in their midst has no say
             node.ask("CLUSTER", "SETSLOT", slot, "NODE", cluster.id_of(target))

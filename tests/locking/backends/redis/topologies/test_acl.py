@@ -161,7 +161,7 @@ def test_no_listed_command_is_idle(server):
 
 
 def give_up_waiting():
-    """Leave the queue of a lock that somebody else keeps."""
+    """Leave the queue of a lock that another caller keeps."""
     with get_lock("kept"), pytest.raises(LockNotAcquired):
         in_thread(lambda: get_lock("kept").acquire(wait=0.05)).result(25)
 

@@ -89,7 +89,7 @@ def test_a_moved_slot_is_followed(cluster):
 
 
 def test_a_waiter_follows_its_slot(cluster):
-    """A waiter whose slot moves is told to ask again, queues on the new node, and gets the lock."""
+    """A waiter whose slot moves is notified to ask again, queues on the new node, and gets the lock."""
     source = cluster.masters[2]
     name, target = cluster.name_in(source, "followed"), cluster.other_than(source)
     held = get_lock(name).acquire()
@@ -152,7 +152,7 @@ def end_half_move(cluster, name, source, target):
 
 
 def test_a_half_moved_lock_is_waited_for_in_bounds(cluster, monkeypatch):
-    """Who doesn't wait is told that the backend isn't available; nobody is told that the lock is theirs."""
+    """Without a wait BackendUnavailable is raised; no caller is granted the lock."""
     monkeypatch.setattr(cluster_module, "TIMEOUT", 0.1)
     name, source, target, _lease = half_moved(cluster, "half")
     try:

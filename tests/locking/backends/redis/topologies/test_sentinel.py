@@ -71,7 +71,7 @@ async def test_a_task_passes_over_a_sentinel_that_hangs(service, settings):
 
 
 def test_an_acquisition_counts_once_a_replica_has_it(service):
-    """The replica knows the lock when `acquire` returns; while it is frozen nobody is given a lock."""
+    """The replica knows the lock when `acquire` returns; while it is frozen no lock is granted."""
     with get_lock("copied") as lease:
         assert service.replica.ask("HKEYS", "copied") == [lease.leases[0].owner.encode()]
 

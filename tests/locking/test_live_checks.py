@@ -1,19 +1,19 @@
-"""`locks doctor`: it finds what is broken on real servers that are, and says how to fix it."""
+"""The live checks: they find what is broken on real servers, and say how to fix it."""
 
 from __future__ import annotations
 
-import json
 import re
 import time
-from io import StringIO
 from weakref import WeakSet
 
 import pytest
+from django.core.checks import run_checks
 from django.core.management import call_command
+from django.core.management.base import SystemCheckError
 from django.db import connection, connections
 from django.test.utils import override_settings
 
-from locking import get_lock, get_read_lock, get_semaphore
+from locking import get_lock, get_read_lock, get_semaphore, live_checks
 from locking.backends.base import Finding
 from locking.backends.capabilities import Diagnosis
 from locking.backends.memory import MemoryBackend
@@ -21,7 +21,6 @@ from locking.backends.redis import diagnosis
 from locking.backends.redis.protocol import ReplicaAck
 from locking.contrib.redisson import get_fair_lock
 from locking.inspection.held import holds_of
-from locking.management.locks import doctor
 from locking.models import Fence
 from tests.backends import any_engine
 
@@ -30,14 +29,19 @@ pytestmark = pytest.mark.django_db(transaction=True)
 MEGABYTE = 1_000_000
 
 
-def findings(alias="default"):
-    """What the doctor finds on one backend, by subject; the last word where there are several."""
-    sections = {section.title: section.findings for section in doctor.examine(alias)}
-    return {finding.subject: finding for finding in sections[f"backend {alias}"]}
+def findings(setting="LOCKING", alias="default"):
+    """What is found of one backend or database, by subject; the last word where there are several."""
+    place = f"{setting}[{alias!r}]"
+    return {finding.subject: finding for where, finding in live_checks.examine() if where == place}
+
+
+def messages():
+    """What `manage.py check --tag locking_live` says, by id."""
+    return {message.id: message for message in run_checks(tags=[live_checks.LIVE_TAG])}
 
 
 def findings_of_a_user_without(command, own_redis, locks_on):
-    """What the doctor finds when the locks' Redis user may do everything but that."""
+    """What is found when the locks' Redis user may do everything but that."""
     own_redis.client.acl_setuser(
         "app", enabled=True, nopass=True, keys="*", channels="*", commands=["+@all", f"-{command}"]
     )
@@ -56,7 +60,7 @@ def no_database_of_other_tests(monkeypatch):
 @pytest.fixture(autouse=True)
 def patience_with_a_busy_machine(monkeypatch):
     """However long a request takes beside other tests, it is no finding of this one."""
-    monkeypatch.setattr(doctor, "SLOW", 60.0)
+    monkeypatch.setattr(live_checks, "SLOW", 60.0)
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +93,7 @@ def test_a_sound_server_is_told_to_be_sound(patient):
 def test_a_server_that_evicts_is_found(patient):
     """Locks would vanish when its memory is full."""
     patient.config_set("maxmemory-policy", "allkeys-lru")
-    finding = findings()["eviction"]
+    finding = findings()["locking.W101"]
     assert finding.verdict == "warning"
     assert "allkeys-lru" in finding.text
     assert "noeviction" in finding.hint
@@ -140,7 +144,7 @@ def test_a_master_that_writes_without_replicas_is_found(info, replicas, verdict)
 
 
 def test_a_real_master_is_asked_for_its_min_replicas(patient, settings):
-    """The setting is read from the server; a user without CONFIG is told what wasn't looked at."""
+    """The setting is read from the server; a user without CONFIG hears what wasn't looked at."""
     settings.LOCKING["default"]["OPTIONS"] = {"wait_replicas": "auto"}
     assert "min-replicas-to-write" in findings()["replication"].hint
 
@@ -219,27 +223,25 @@ def test_a_clock_that_is_wrong_is_found(monkeypatch):
     """Here it is this machine's that is an hour behind, for the server and the database alike."""
     here = time.time
     monkeypatch.setattr(time, "time", lambda: here() - 3600)
-    sections = list(doctor.examine())
     wrong = [
-        (section.title, finding.text)
-        for section in sections
-        for finding in section.findings
+        (place, finding.text)
+        for place, finding in live_checks.examine()
         if finding.subject == "clock" and finding.verdict == "warning"
     ]
-    assert [title for title, _ in wrong] == ["backend default", "database default"]
+    assert [place for place, _ in wrong] == ["LOCKING['default']", "DATABASES['default']"]
     assert all(" +3600." in text or " +3599." in text for _, text in wrong)
 
 
 def test_a_server_that_is_down_is_found_once(backend_down):
     """What would only wait for it again is left out."""
-    found = findings("down")
+    found = findings(alias="down")
     assert list(found) == ["server"]
     assert found["server"].verdict == "error"
     assert "doesn't answer" in found["server"].text
 
 
 def test_a_lock_without_an_end_is_found(patient):
-    """Somebody made it by hand, or its ttl was taken away."""
+    """It was made by hand, or its ttl was taken away."""
     with get_lock("a"):
         patient.persist("a")
         finding = findings()["no end"]
@@ -263,24 +265,15 @@ def lease_client(name):
     return hold.owner.split(":")[0]
 
 
-def test_entries_that_ended_by_themselves_are_counted(patient):
-    """They are taken out of the list by looking at it."""
-    lock = get_lock("a", ttl=30)
-    lock.acquire()
-    patient.delete("a")
-    assert findings()["list"].text.startswith("1 entries had ended")
-
-
 def test_a_missing_fence_is_found():
     """On a database that was never migrated."""
     with connection.schema_editor() as editor:
         editor.delete_model(Fence)
     try:
-        (section,) = [each for each in doctor.examine() if each.title == "database default"]
+        fence = findings("DATABASES")["fence"]
     finally:
         with connection.schema_editor() as editor:
             editor.create_model(Fence)
-    fence = next(finding for finding in section.findings if finding.subject == "fence")
     assert fence.verdict == "warning"
     assert "manage.py migrate --database=default" in fence.hint
 
@@ -289,24 +282,22 @@ def test_tokens_of_a_clock_that_ran_ahead_are_found():
     """The names whose next holders will be given higher tokens, and by how much the clock was ahead."""
     token = int((time.time() + 3600) * 1_000_000)
     Fence.objects.create(name="shop", token=token, owner="gone:1", mark="gone")
-    (section,) = [each for each in doctor.examine() if each.title == "database default"]
-    tokens = next(finding for finding in section.findings if finding.subject == "tokens")
+    tokens = findings("DATABASES")["tokens"]
     assert tokens.verdict == "warning"
     assert re.fullmatch(
         r"tokens of 1 names are up to 3[56]\d\d s ahead of this machine's clock: shop", tokens.text
     )
 
 
-def test_mistakes_in_the_settings_are_found(settings):
-    """As by `manage.py check`, and the backend says the same of itself."""
+def test_a_backend_that_cant_be_made_is_left_to_the_static_checks(settings):
+    """`locking.E004` says why; the other aliases and the databases are examined."""
     settings.LOCKING = {"default": {"BACKEND": "locking.no.Such"}}
-    sections = {section.title: section.findings for section in doctor.examine()}
-    assert "locking.E004" in [finding.subject for finding in sections["settings"]]
-    assert sections["backend default"][0].verdict == "error"
+    assert findings() == {}
+    assert findings("DATABASES")["fence" if connection.vendor == "oracle" else "tokens"].verdict == "ok"
 
 
 class Ailing(MemoryBackend, Diagnosis):
-    """A backend of somebody else's, with a finding of its own."""
+    """A third party's backend, with a finding of its own."""
 
     def diagnose(self):
         """Complain."""
@@ -314,39 +305,46 @@ class Ailing(MemoryBackend, Diagnosis):
 
 
 def test_every_backend_is_examined_by_its_own_hook():
-    """What `diagnose()` returns is in the report; latency and holds come for every backend."""
+    """What `diagnose()` returns is a message; latency and holds come for every backend."""
     with override_settings(LOCKING={"default": {"BACKEND": f"{__name__}.Ailing"}}):
-        out = StringIO()
-        with pytest.raises(SystemExit) as ending:
-            call_command("locks", "doctor", "--json", stdout=out)
-    report = json.loads(out.getvalue())
-    subjects = {f["subject"]: f["verdict"] for s in report["sections"] for f in s["findings"]}
-    assert ending.value.code == 1
-    assert report["verdict"] == "error"
-    assert subjects["quorum"] == "error"
-    assert subjects["latency"] == subjects["holds"] == "ok"
+        assert findings()["latency"].verdict == findings()["holds"].verdict == "ok"
+        with pytest.raises(SystemCheckError, match=r"locking.E299.*LOCKING\['default'\]: quorum: 1 of 3"):
+            call_command("check", tags=[live_checks.LIVE_TAG])
 
 
 def test_a_slow_server_is_found(patient, monkeypatch):
     """Requests above the limit are a warning that says how long they took, and where to look."""
-    monkeypatch.setattr(doctor, "SLOW", 0.0)
+    monkeypatch.setattr(live_checks, "SLOW", 0.0)
     slow = findings()["latency"]
     assert slow.verdict == "warning"
     assert re.search(r"p50 \d+\.\d\d ms, p95 \d+\.\d\d ms", slow.text)
     assert "network" in slow.hint
 
 
-def test_the_report_is_readable(patient):
-    """A line a finding, a hint below what isn't well, and the verdict last."""
+def test_what_is_wrong_is_a_message_and_what_is_well_is_logged(patient, caplog):
+    """A message has an id, the setting that it is about, and what to do; figures are in the log."""
     patient.config_set("appendonly", "no")
-    out = StringIO()
-    call_command("locks", "doctor", stdout=out, no_color=True)
-    lines = out.getvalue().splitlines()
-    assert lines[0] == "settings"
-    assert "backend default" in lines
-    where = next(i for i, line in enumerate(lines) if line.startswith("  warning  persistence: "))
-    assert lines[where + 1].strip().startswith("Set appendonly yes")
-    assert lines[-1] == "verdict: warning"
+    caplog.set_level("INFO", "locking.live_checks")
+    warning = messages()["locking.W202"]
+    assert str(warning.msg).startswith("LOCKING['default']: persistence: the append-only file is off")
+    assert str(warning.hint).startswith("Set appendonly yes")
+    assert any("LOCKING['default']: latency: acquire + release: p50" in line for line in caplog.messages)
+
+
+def test_a_server_for_development_may_forget_its_locks(patient, settings):
+    """With DEBUG the tutorial's server is no finding; one that evicts is."""
+    settings.DEBUG = True
+    patient.config_set("appendonly", "no")
+    assert messages() == {}
+    patient.config_set("maxmemory-policy", "allkeys-lru")
+    assert list(messages()) == ["locking.W101"]
+
+
+@pytest.mark.parametrize("finding", live_checks.IDS)
+def test_each_id_tells_how_bad_it_is(finding):
+    """E, W and I are Django's levels; each id is used once."""
+    assert live_checks.IDS[finding][8] == {"error": "E", "warning": "W", "unknown": "I"}[finding[1]]
+    assert list(live_checks.IDS.values()).count(live_checks.IDS[finding]) == 1
 
 
 @pytest.mark.parametrize("backend", ["TransactionLockBackend", "RowLockBackend"])
@@ -355,7 +353,7 @@ def test_locks_of_a_transaction_are_well(backend, settings):
     entry = {"BACKEND": f"locking.backends.database.{backend}"}
     settings.LOCKING = {**settings.LOCKING, "in-transaction": entry}
     rows = Fence.objects.count()
-    found = [each for _ in range(2) for each in findings("in-transaction").values()]
+    found = [each for _ in range(2) for each in findings(alias="in-transaction").values()]
     assert [each for each in found if each.verdict in ("error", "warning")] == []
     assert "latency" in {each.subject for each in found}
     assert Fence.objects.count() <= rows + 1, "each examination would leave a row"

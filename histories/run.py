@@ -1,0 +1,287 @@
+"""Run operations on systems of lock servers while a nemesis harms them, and have the histories judged.
+
+python -m histories.run                                            every system under every nemesis
+python -m histories.run --systems redis,etcd --nemeses frozen-client --seconds 60 --seed 7
+python -m histories.run --systems redis --wrong owner              with a mistake that must be found
+python -m histories.run --json build/histories.json                and keep what was seen
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+import psycopg
+
+from histories import checker, hosts, record, table
+from histories.client import Config
+from histories.models import Operation, is_linearizable
+from histories.nemeses import NEMESES, Scene, applies
+from histories.servers import ACCOUNT, NotReady, until, with_clock
+from histories.systems import LEASE, SYSTEMS, PostgresServer, System, entry
+
+FAULT: Final = 2.4 * LEASE
+REST: Final = 2.0
+LONGEST: Final = 60
+"""Operations that the checker in Python can judge where Go isn't there."""
+
+
+class ClientProcess:
+    """A client's process, which is started again after it was killed."""
+
+    def __init__(self, host: str, config: Path, seed: int, log: IO[bytes]) -> None:
+        self.host, self.config, self.seed, self.log = host, config, seed, log
+        self.start()
+
+    def start(self) -> None:
+        """Start it."""
+        command = [sys.executable, "-m", "histories.client", str(self.config), self.host, str(self.seed)]
+        self.process = subprocess.Popen(
+            with_clock(self.host, command), stdin=subprocess.PIPE, stdout=self.log, stderr=self.log
+        )
+
+    def kill(self) -> None:
+        """See `Frozen`."""
+        self.process.kill()
+        self.process.wait()
+
+    def freeze(self) -> None:
+        """See `Frozen`."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """See `Frozen`."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def revive(self) -> None:
+        """Start it again if it was killed, from another seed."""
+        if self.process.poll() is not None:
+            self.seed += 1000
+            self.start()
+
+    def tell_to_stop(self) -> None:
+        """Have it end once its threads are done with what they do."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def end(self, within: float) -> None:
+        """Wait for its end; kill it if it takes too long."""
+        try:
+            self.process.wait(max(0.1, within))
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+@dataclass
+class Cell:
+    """What was seen of one system under one nemesis.
+
+    Attributes:
+        verdicts: by what the lock's name begins with: Ok, Illegal, Unknown (no verdict in a minute), or
+            "not judged".
+    """
+
+    system: str
+    nemesis: str
+    seed: int
+    seconds: float
+    wrong: str
+    verdicts: dict[str, str]
+    figures: dict[str, Any]
+
+    def violations(self, *kinds: str) -> list[str]:
+        """Return those of the histories that are impossible."""
+        return [kind for kind in kinds if self.verdicts.get(kind) == "Illegal"]
+
+    def line(self) -> str:
+        """Return what is printed of it."""
+        found = self.violations(*record.MODELS)
+        undecided = sorted({said for said in self.verdicts.values() if said not in ("Ok", "Illegal")})
+        said = (
+            [f"impossible: {', '.join(found)}"] if found else [] if undecided else ["every history possible"]
+        )
+        figures = self.figures
+        return (
+            f"{self.system:10} {self.nemesis:17} {figures['operations']:6} operations,"
+            f" granted in {figures['availability']:4.0%} of the seconds,"
+            f" next holder within {figures['next_holder']:4.1f} s; {'; '.join(said + undecided)}"
+        )
+
+
+class Runner:
+    """The hosts, the judge's database and the checker of a run."""
+
+    def __init__(self, seed: int, seconds: float, wrong: str = "") -> None:
+        self.seed, self.seconds, self.wrong = seed, seconds, wrong
+        self.count = 0
+        hosts.up()
+        hosts.enter("control")
+        hosts.HOME.mkdir(parents=True, exist_ok=True)
+        self.program = checker.build(hosts.HOME) if checker.go() else None
+        self.judge = PostgresServer("judge", max_connections=300)
+        self.judge.create()
+
+    def close(self) -> None:
+        """Remove everything."""
+        hosts.down()
+
+    def config(self, system: System, cell: str, log: Path) -> Config:
+        """Return the clients' configuration."""
+        databases = {"default": entry("judge")} | system.databases()
+        return Config(system.locking(), databases, system.abilities, cell, str(log), self.wrong)
+
+    def run(self, name: str, nemeses: Iterable[str]) -> Iterable[Cell]:
+        """Run one system under each of the nemeses; one that doesn't come back whole is made afresh."""
+        system: System | None = None
+        try:
+            for nemesis in nemeses:
+                if system is None:
+                    system = SYSTEMS[name]()
+                    system.start()
+                if not applies(nemesis, system):
+                    continue
+                try:
+                    yield self.cell(name, system, nemesis)
+                except NotReady as error:
+                    print(f"{name:10} {nemesis:17} not judged: {error}", flush=True)
+                    system.stop()
+                    system = None
+        finally:
+            if system is not None:
+                system.stop()
+
+    def cell(self, name: str, system: System, nemesis: str) -> Cell:
+        """Run clients under one nemesis, and judge what they have logged."""
+        self.count += 1
+        seed = self.seed * 1000 + self.count
+        folder = hosts.HOME / "logs" / f"{name}-{nemesis}-{seed}"
+        folder.mkdir(parents=True)
+        config = self.config(system, str(seed), folder)
+        config.write(folder / "config.json")
+        self._make_registers(config, folder / "config.json")
+        begin, end = self._harm(system, nemesis, folder, random.Random(seed))  # noqa: S311 - a test's
+        seen = record.read(folder)
+        figures = asdict(record.figures(seen, begin, end))
+        verdicts = self.verdicts(record.histories(seen))
+        return Cell(name, nemesis, seed, round((end - begin) / 1e9, 1), self.wrong, verdicts, figures)
+
+    def _make_registers(self, config: Config, path: Path) -> None:
+        command = [sys.executable, "-m", "histories.client", str(path), "migrate"]
+        if self.count == 1 or "locks" in config.databases or config.abilities.in_transaction:
+            subprocess.run(command, check=True)
+        where = config.databases["default"]
+        place = f"host={where['HOST']} user={ACCOUNT} dbname=postgres target_session_attrs=read-write"
+        with psycopg.connect(place, autocommit=True) as connection:
+            for kind in record.REGISTERS:
+                name = f"{kind}-{config.cell}"
+                connection.execute("INSERT INTO guarded VALUES (%s, 0)", [name])
+
+    def _harm(self, system: System, nemesis: str, folder: Path, chance: random.Random) -> tuple[int, int]:
+        """Run the clients and the nemesis; return when the first fault could begin, and when all ended."""
+        path = folder / "config.json"
+        with (folder / "errors.log").open("ab") as errors:
+            clients = [ClientProcess(host, path, chance.randrange(1000), errors) for host in hosts.CLIENTS]
+            try:
+                until(lambda: len(list(folder.glob("c*.jsonl"))) == len(clients), "clients that work")
+                time.sleep(1)
+                begin = time.monotonic_ns()
+                scene = Scene(system, clients, chance, folder)
+                while time.monotonic_ns() - begin < self.seconds * 1e9:
+                    self._fault(scene, nemesis, folder)
+                    for client in clients:
+                        client.revive()
+                    time.sleep(REST)
+                end = time.monotonic_ns()
+                for client in clients:
+                    client.tell_to_stop()
+                deadline = time.monotonic() + 12
+                for client in clients:
+                    client.end(deadline - time.monotonic())
+            finally:
+                hosts.heal()
+                for client in clients:
+                    client.kill()
+        return begin, end
+
+    @staticmethod
+    def _fault(scene: Scene, nemesis: str, folder: Path) -> None:
+        """Begin the fault, hold it, end it, and make the system whole."""
+        fault = NEMESES[nemesis](scene)
+        begun = time.monotonic_ns()
+        next(fault)
+        time.sleep(FAULT)
+        next(fault, None)
+        with (folder / "faults.jsonl").open("a") as log:
+            log.write(json.dumps({"nemesis": nemesis, "begin": begun, "end": time.monotonic_ns()}) + "\n")
+        scene.system.restore()
+
+    def verdicts(self, histories: dict[checker.History, list[Operation]]) -> dict[str, str]:
+        """Judge each history: by Porcupine; without Go by the checker in Python, if it is short."""
+        if self.program is not None:
+            lines = ((history, one) for history, operations in histories.items() for one in operations)
+            said = checker.judge(self.program, lines)
+            return {history.key: said.get(history, "not judged") for history in histories}
+        return {
+            history.key: "not judged"
+            if len(operations) > LONGEST
+            else "Ok"
+            if is_linearizable(history.model, operations)
+            else "Illegal"
+            for history, operations in histories.items()
+        }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command of the module's docstring."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--nemeses", default=",".join(NEMESES))
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each system under each nemesis")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1, 10**6))
+    parser.add_argument("--wrong", default="", choices=["", "owner", "lease", "lock"])
+    parser.add_argument("--json", type=Path, help="a file for what was seen; cells that it has are replaced")
+    parser.add_argument("--keep", type=Path, help="a folder for the logs")
+    given = parser.parse_args(arguments)
+    if reason := hosts.obstacle():
+        raise SystemExit(f"histories: {reason}")
+    print(f"seed {given.seed}", flush=True)
+    seen: list[table.Seen] = []
+    runner = Runner(given.seed, given.seconds, given.wrong)
+    try:
+        for name in given.systems.split(","):
+            for cell in runner.run(name, given.nemeses.split(",")):
+                print(cell.line(), flush=True)
+                seen.append(asdict(cell))
+                if given.json:
+                    keep(given.json, cell)
+    finally:
+        if given.keep:
+            shutil.copytree(hosts.HOME / "logs", given.keep, dirs_exist_ok=True)
+        runner.close()
+        print("", table.mistakes(seen) if given.wrong else table.tables(seen), sep="\n")
+
+
+def keep(path: Path, cell: Cell) -> None:
+    """Write a cell into the file, in the place of the one that was seen before."""
+    cells = [Cell(**each) for each in json.loads(path.read_text())] if path.exists() else []
+    where = (cell.system, cell.nemesis, cell.wrong)
+    cells = [each for each in cells if (each.system, each.nemesis, each.wrong) != where]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(json.dumps(asdict(each)) for each in [*cells, cell])
+    path.write_text(f"[\n{lines}\n]\n")
+
+
+if __name__ == "__main__":
+    main()

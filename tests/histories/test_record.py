@@ -1,0 +1,119 @@
+"""What clients log becomes operations: what is known of a hold or a section, and nothing else."""
+
+import json
+
+import pytest
+
+from histories import record, table
+from histories.checker import History
+from histories.models import FOREVER, Operation, is_linearizable
+
+
+@pytest.fixture
+def logged(tmp_path):
+    """Return the histories and the record of the events that it is given: name, event and facts, in order."""
+
+    def read(*events):
+        lines = [
+            {"at": at, "operation": name, "event": event, **facts}
+            for at, (name, event, facts) in enumerate(events, 1)
+        ]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / "c1.jsonl").write_text(text + '{"at": 99, "oper')  # killed in the middle of a line
+        seen = record.read(tmp_path)
+        return record.histories(seen), seen
+
+    return read
+
+
+def called(name, action, key, **facts):
+    """Return the event of an invocation."""
+    return (name, "call", {"action": action, "key": key, **facts})
+
+
+LOCK = History("lock", "lock")
+HELD = [
+    called("1", "acquire", "lock-7"),
+    ("1", "ok", {"owner": "a", "token": 5}),
+    called("2", "held", "lock-7", owner="a"),
+    ("2", "ok", {}),
+    called("3", "release", "lock-7", owner="a"),
+]
+
+
+def test_a_confirmed_release_ends_the_hold_within_its_interval(logged):
+    found, _ = logged(*HELD, ("3", "ok", {}))
+    assert found[LOCK] == [
+        Operation("acquire", 1, 2, "a", 5),
+        Operation("held", 3, 4, "a"),
+        Operation("end", 5, 6, "a"),
+    ]
+
+
+@pytest.mark.parametrize("outcome", [[], [("3", "unknown", {})], [("3", "fail", {"error": "LockLost"})]])
+def test_an_unconfirmed_release_ends_the_hold_at_some_time_after_its_last_sign(logged, outcome):
+    found, _ = logged(*HELD, *outcome)
+    assert found[LOCK][-1] == Operation("end", 3, FOREVER, "a")
+
+
+def test_an_acquisition_without_an_answer_says_nothing(logged):
+    found, _ = logged(called("1", "acquire", "lock-7"), ("1", "unknown", {"error": "BackendUnavailable"}))
+    assert found[LOCK] == []
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        ([("1", "ok", {})], Operation("section", 1, 3, "a", 5, 0)),
+        ([], Operation("section", 1, FOREVER, "a", 5, 0, maybe=True)),
+        ([("1", "unknown", {})], Operation("section", 1, FOREVER, "a", 5, 0, maybe=True)),
+        ([("1", "fail", {})], None),
+    ],
+    ids=["committed", "killed", "no answer", "rolled back"],
+)
+def test_a_section_that_has_written_may_have_committed_unless_it_is_known_not_to(logged, end, expected):
+    wrote = ("1", "wrote", {"value": 0, "token": 5, "owner": "a"})
+    found, _ = logged(called("1", "section", "fenced-7"), wrote, *end)
+    assert found[History("fenced", "fenced")] == ([] if expected is None else [expected])
+
+
+def test_a_section_that_was_killed_before_it_wrote_has_no_effect(logged):
+    found, _ = logged(called("1", "section", "bare-7"))
+    assert found[History("register", "bare")] == []
+
+
+def test_an_overwritten_section_is_counted_and_refused(logged):
+    events = []
+    for name in "12":
+        events += [called(name, "section", "bare-7"), (name, "wrote", {"value": 0}), (name, "ok", {})]
+    found, seen = logged(*events)
+    assert record.figures(seen, 0, 10).lost == {"bare": 1}
+    assert not is_linearizable("register", found[History("register", "bare")])
+
+
+def test_the_longest_time_without_a_grant_and_the_seconds_with_one_are_measured(logged):
+    _, seen = logged(*HELD)
+    second = 10**9
+    seen.events[0].back = 2 * second
+    measured = record.figures(seen, 0, 10 * second)
+    assert (measured.availability, measured.next_holder) == (0.1, 8.0)
+
+
+def test_the_table_never_says_none_of_what_was_not_judged():
+    """Only the checker's Ok is "none"; Unknown, and what no checker has seen, are not."""
+    cell = {"verdicts": {"lock": "Unknown", "bare": "not judged", "fenced": "Ok"}, "figures": {"lost": {}}}
+    shown = [table.said(cell, kind) for kind in ("bare", "confirmed", "fenced")]
+    assert [table.holders(cell), *shown] == ["not judged", "not judged", "—", "none lost"]
+
+
+def test_the_page_has_the_tables_of_what_was_seen():
+    """`python -m histories.table` would change nothing."""
+    text = table.PAGE.read_text()
+    assert table.page(text, table.load()) == text
+
+
+def test_no_history_behind_the_fence_was_impossible():
+    """What was seen of each system under each fault, and judged: the promise of how-safe.md."""
+    verdicts = [cell["verdicts"].get("fenced") for cell in table.load() if not cell["wrong"]]
+    assert len(verdicts) > 5
+    assert set(verdicts) <= {"Ok", None}
