@@ -329,7 +329,7 @@ def _history(minutes: list[int]) -> dict[str, Any]:
 
 def _timeline(hold: Any) -> list[tuple[datetime, Any, str, str]]:
     """Return when what happened to a lock, by whom and why, the latest first."""
-    here = timezone.now()
+    here = timezone.now()  # noqa: TID251 shown
     seen = [
         (hold.started, _("process began"), hold.program, None),
         (hold.since, _("acquired"), hold.holder, hold.site),
@@ -341,7 +341,7 @@ def _timeline(hold: Any) -> list[tuple[datetime, Any, str, str]]:
         if at is not None
     ]
     for event in LockEvent.objects.filter(backend=hold.backend, name=storable(hold.name))[:EVENTS_SHOWN]:
-        what = (
+        what: Any = (
             event.get_action_display() if event.done else f"{event.get_action_display()} ({_('had ended')})"
         )
         moments.append((event.at, what, event.actor, event.reason))
