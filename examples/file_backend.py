@@ -63,7 +63,6 @@ class FileBackend(BaseLockBackend):
         os.ftruncate(file, os.pwrite(file, f"{record.owner} {record.deadline!r} {record.token}".encode(), 0))
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        """See the base class."""
         since = now()
         with self._opened(key) as (seen, file):
             if seen.is_held() and seen.owner != owner:
@@ -74,16 +73,13 @@ class FileBackend(BaseLockBackend):
         return Grant(token, since, is_new=is_new)
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class."""
         return self._replace(key, owner, ttl, at_least=True)
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class."""
         return self._replace(key, owner, ttl)
 
     def release(self, key: str, owner: str) -> bool:
-        """See the base class. The file stays: a token that was forgotten could be minted again."""
-        return self._replace(key, owner, 0.0)
+        return self._replace(key, owner, 0.0)  # the file stays, and in it the last token
 
     def _replace(self, key: str, owner: str, ttl: float, *, at_least: bool = False) -> bool:
         with self._opened(key) as (seen, file):
@@ -93,6 +89,5 @@ class FileBackend(BaseLockBackend):
             return True
 
     def holder(self, key: str) -> Holder | None:
-        """See the base class."""
         with self._opened(key) as (seen, _):
             return Holder(seen.owner, 1, seen.deadline - now()) if seen.is_held() else None

@@ -212,10 +212,11 @@ class Client:
     def release(self, lease: Any) -> None:
         """Release; a wrong lock releases whoever has it. An outage is retried later, and isn't confirmed."""
         from locking import BackendUnavailable, State
+        from locking.backends.capabilities import releaser_of
         from locking.core.handler import locks
 
         if self.config.wrong == "owner":
-            engine = locks["default"]
+            engine = releaser_of(locks["default"], "lock")
             if (holder := engine.holder(lease.key)) is not None:
                 engine.force_release(lease.key, holder.owner)
         with lease:

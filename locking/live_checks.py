@@ -22,7 +22,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections
 from django.db.transaction import atomic
 
-from locking.backends.base import BaseLockBackend, Busy, Finding
+from locking.backends.base import BaseLockBackend, Busy, Finding, finding_of
+from locking.backends.capabilities import Diagnosis, Listing
 from locking.core.handler import InvalidLockBackend, locks
 from locking.exceptions import LockError, LockNotSupported
 from locking.inspection.held import GONE, held_locks
@@ -127,6 +128,12 @@ def _guarded(
         return [Finding(subject, "error", str(error).strip(), hint)]
 
 
+def _diagnosed(backend: BaseLockBackend) -> list[Finding]:
+    if isinstance(backend, Diagnosis):
+        return backend.diagnose()
+    return [finding_of(message) for message in backend.check(live=True)]
+
+
 def _liveness() -> Finding:
     """Tell whether a killed process's locks are released at once, as far as this process's user can see."""
     try:
@@ -148,7 +155,7 @@ def _backend(alias: str) -> list[Finding]:
     except (ImproperlyConfigured, InvalidLockBackend):
         return []  # locking.E004 says why
     hint = "Start the server, or correct its address, user or password in LOCKING or CACHES."
-    found = _guarded("server", lambda backend: backend.diagnose(), backend, hint)
+    found = _guarded("server", _diagnosed, backend, hint)
     if any((each.subject, each.verdict) == ("server", "error") for each in found):
         return found  # the rest would only wait for it again
     return [*found, *_guarded("latency", _latencies, backend), *_guarded("holds", _holds, backend)]
@@ -186,7 +193,7 @@ def _latency(what: str, step: Callable[[], object]) -> Finding:
 
 def _holds(backend: BaseLockBackend) -> Iterator[Finding]:
     """Look for holds that will not end by themselves, or whose holder has."""
-    if not backend.supports_listing:
+    if not isinstance(backend, Listing):
         yield Finding("holds", "unknown", "this backend can't list what is held")
         return
     page = held_locks(backend.alias, limit=LOOKED_AT)

@@ -35,13 +35,13 @@ from locking.core.handler import locks
 from locking.exceptions import BackendError, LockNotSupported
 from locking.inspection.admin_actions import Result, extend_held, force_release
 from locking.inspection.facts import facts
+from locking.inspection.formatting import shortened, visible
 from locking.inspection.held import known_waiters
 from locking.inspection.stats import last_hour
 from locking.inspection.waiting import wait_trees
 from locking.keys.names import MAX_TTL
 from locking.models import HeldLock, LockEvent
 from locking.utils.databases import storable
-from locking.utils.formatting import shortened, visible
 
 MOST_AS_JSON = 1000
 EVENTS_SHOWN = 10

@@ -25,10 +25,10 @@ from locking.core.kinds import LABELS as KIND_NAMES
 from locking.exceptions import LockError
 from locking.inspection.facts import STATES as STATE_NAMES
 from locking.inspection.facts import waiter_count
+from locking.inspection.formatting import duration, shortened, visible
 from locking.inspection.held import HeldLock as HeldLockInfo
 from locking.inspection.held import Page, find_hold, held_locks
 from locking.models import HeldLock
-from locking.utils.formatting import duration, shortened, visible
 
 MOST_AT_ONCE = 100
 """Rows that one bulk action takes."""

@@ -1,19 +1,19 @@
-"""What a backend must do: a few atomic verbs. Waiting, re-entry, renewal and errors live once, in `lock.py`.
+"""What a backend must do: four atomic verbs. Waiting, re-entry, renewal and errors live once, in `lock.py`.
 
-A backend implements `try_acquire`, `extend`, `release` and `holder`, each one atomic step. It says with its
-flags what it can do; the contract suite checks every flag both ways. Where the engine can wake a waiter, the
-backend gives its own `place()`; otherwise the polling one here serves.
+A backend implements `try_acquire`, `extend`, `release` and `holder`, each one atomic step, and sets the flags
+of what its engine promises. What only some engines can is a mixin each, in `locking.backends.capabilities`.
+Where the engine can wake a waiter, the backend gives its own `waiter()`; otherwise the polling one here
+serves. The contract suite checks every claim both ways.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -122,9 +122,6 @@ class Held:
     since: float | None = None
 
 
-PAGE: Final = 500
-"""Holds that are read at a time where all are looked through."""
-
 HEARTBEAT_TTL: Final = 3600
 """Seconds for which the record of a silent client is kept, to show which process it was."""
 
@@ -223,44 +220,8 @@ class AsyncWaiter(ABC):
         """See `Waiter.leave`."""
 
 
-class BaseLockBackend(ABC):
-    """The service-provider interface: subclass it, implement the four verbs, set the flags."""
-
-    supports_fencing: ClassVar[bool] = False
-    """Every grant carries a token that strictly rises for its name."""
-    supports_listing: bool = False
-    """`held()` pages through the locks that are held."""
-    lists_by_age: ClassVar[bool] = True
-    """`held()` is in the order of the grants, whose time it tells."""
-    supports_force_release: ClassVar[bool] = False
-    """`force_release()` breaks another's hold."""
-    supports_fairness: bool = False
-    """Waiters get the lock in the order they came."""
-    shared_between_processes: ClassVar[bool] = True
-    """Two processes that use one name exclude each other."""
-    frees_with_holder: ClassVar[bool] = False
-    """The lock of a process that dies is free as soon as the engine notices, not at the end of its lease."""
-    kinds: ClassVar[frozenset[str]] = frozenset()
-    """The further kinds of lock that `variant()` knows: read, write, semaphore, fair."""
-
-    transaction_on: str | None = None
-    """Alias of the database whose transaction the lock ends with; None for a lock that is released."""
-
-    exclusive: bool = True
-    """One holder at a time; a semaphore's variant says False."""
-
-    def __init__(self, settings: AliasSettings) -> None:
-        self.settings = settings
-        self.alias = settings.alias
-
-    @classmethod
-    def default_key_prefix(cls, settings: AliasSettings) -> str:
-        """Return what is put before every name where the alias sets no `KEY_PREFIX`."""
-        return ""
-
-    def key(self, name: str) -> str:
-        """Return the key under which the backend stores `name`."""
-        return self.settings.key_prefix + name
+class LockVerbs(ABC):
+    """The four verbs, and `shorten` where an engine has it; each is one atomic step."""
 
     @abstractmethod
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
@@ -293,22 +254,6 @@ class BaseLockBackend(ABC):
     def holder(self, key: str) -> Holder | None:
         """Return who has the lock now, or None when it is free."""
 
-    def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        """Return a new waiter for the lock; no I/O."""
-        return PollingWaiter(self, key, owner, ttl, fenced)
-
-    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
-        """Extend each `(key, owner, ttl)`. The watchdog renews by this.
-
-        Returns:
-            One answer per lease, in order: False when `owner` does not hold the lock, None when that is
-            unknown. What goes wrong with one lease must not touch the answers about the others.
-
-        Raises:
-            BackendUnavailable: nothing could be asked, so every answer is unknown.
-        """
-        return ask_each([partial(self.extend, *lease) for lease in leases], seconds=renewal_time(leases))
-
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
         """Have the lease last for exactly `ttl` seconds from now; else as `extend`.
 
@@ -317,138 +262,9 @@ class BaseLockBackend(ABC):
         """
         return self.extend(key, owner, ttl)
 
-    def force_release(self, key: str, expected: str) -> bool:
-        """Break the hold of `expected` only; return False when it doesn't have the lock."""
-        raise self.unsupported("force_release")
 
-    def reissue_token(self, key: str, owner: str, above: int) -> int:
-        """Give the present holder a new fencing token, in one atomic step.
-
-        A server whose clock ran ahead and that lost its data mints lower tokens than a database has seen.
-
-        Args:
-            key: what `key(name)` returned.
-            owner: who asks; anyone but the present holder gets none.
-            above: the token that the new one, and every later one of this key, must exceed.
-
-        Returns:
-            The new token; 0 when `owner` doesn't hold the lock, or when the engine can't do this.
-        """
-        return 0
-
-    def hold_ends(self, key: str, owner: str) -> float:
-        """Return the `clock.now()` after which the hold may be over although its ttl isn't, without a query.
-
-        For engines that bind a hold to a session which must be kept alive; endless on the others.
-        """
-        return math.inf
-
-    def in_touch(self) -> bool:
-        """Return whether the engine's session is connected as far as is known, without a query."""
-        return True
-
-    def variant(self, kind: str, **options: int) -> BaseLockBackend:
-        """Return the backend of another kind of lock on the same servers; one of `kinds`."""
-        raise self.unsupported(f"make a {kind} lock")
-
-    def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
-        """Return a page of what is held, the oldest first: `limit` holds from the `offset`-th on.
-
-        Args:
-            prefix: only keys that begin with it.
-            offset: holds to pass over; what ends meanwhile shifts the rest.
-            limit: the most to return.
-        """
-        raise self.unsupported("list what is held")
-
-    def count_held(self, *, prefix: str = "") -> int:
-        """Return how many holds `held` would list in all; an estimate where counting exactly costs more."""
-        raise self.unsupported("list what is held")
-
-    def find_held(self, key: str, owner: str, kind: str) -> Held | None:
-        """Return one hold as `held` would list it, or None when it has ended."""
-        for hold in self.held_as(key):
-            if (hold.owner, hold.kind) == (owner, kind):
-                return hold
-        return None
-
-    def held_as(self, key: str) -> Iterator[Held]:
-        """Yield the holds of exactly this key, among those of longer keys that begin with it."""
-        offset = 0
-        while page := self.held(prefix=key, offset=offset, limit=PAGE):
-            yield from (hold for hold in page if hold.key == key)
-            if len(page) < PAGE:
-                return
-            offset += len(page)
-
-    # what a dead process has left: see `locking.liveness.release`
-
-    def server_of(self, key: str) -> object:
-        """Return what stands for the server that has `key`, where one of several may fail by itself."""
-        return None
-
-    def of_kind(self, kind: str) -> BaseLockBackend:
-        """Return the backend that ends holds of this kind, one of those that `held` tells."""
-        if kind == "lock":
-            return self
-        return self.variant(kind, **({"permits": 1} if kind == "semaphore" else {}))
-
-    def held_by(self, owned: Callable[[str], bool]) -> list[Held]:
-        """Return everything that is held by the owners of which `owned` says True."""
-        found, offset = list[Held](), 0
-        while page := self.held(prefix=self.settings.key_prefix, offset=offset, limit=PAGE):
-            found += [hold for hold in page if owned(hold.owner)]
-            offset += len(page)
-        return found
-
-    def dequeue_owned(  # noqa: B027 - most engines pass over a waiter whose process is dead
-        self, owned: Callable[[str], bool]
-    ) -> None:
-        """Take the waiters of a dead process out of every queue in which others would wait for them.
-
-        Args:
-            owned: tells its owners from others'.
-        """
-
-    # Heartbeats of processes, where the engine can store them: see `locking.inspection.heartbeat`.
-
-    def publish_heartbeats(  # noqa: B027 - an engine may have no room for it
-        self, records: Mapping[str, str | None], *, forget: Collection[str] = ()
-    ) -> None:
-        """Store the heartbeats of some clients: what they publish, None = the same as before.
-
-        Args:
-            records: by the client's id, the part of an owner before the colon.
-            forget: clients that hold nothing any more.
-        """
-
-    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        """Return the last heartbeats of these clients, omitting those without any."""
-        return {}
-
-    def processes(self) -> dict[str, Heartbeat]:
-        """Return every record that `presence` could return: for operators, who ask rarely."""
-        return {}
-
-    def figures_by_minute(self, minutes: Sequence[int]) -> list[dict[str, int]]:
-        """Return the sums of each of these minutes; empty where the engine keeps none."""
-        return [sums for minute in minutes if (sums := self.figures([minute])) is not None]
-
-    def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:  # noqa: B027 - likewise
-        """Add to the sums of a minute (of Unix time)."""
-
-    def figures(self, minutes: Sequence[int]) -> dict[str, int] | None:
-        """Return the sums over these minutes; None where the engine keeps none."""
-        return None
-
-    def tidy(self) -> None:  # noqa: B027 - most lists need no sweeping
-        """Remove ended entries from the list; called about once a minute by every process."""
-
-    def unsupported(self, verb: str) -> LockNotSupported:
-        """Return the error for a verb that this backend doesn't have."""
-        return LockNotSupported(f"the backend {self.alias!r} ({self.settings.backend}) can't {verb}")
-
-    # asyncio: the defaults run the atomic verbs in a thread; only the waiting must never occupy one.
+class AsyncVerbs(LockVerbs):
+    """The verbs for asyncio, each in a thread: an engine with a client of its own overrides them."""
 
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """`try_acquire` for asyncio."""
@@ -491,25 +307,71 @@ class BaseLockBackend(ABC):
         """`holder` for asyncio."""
         return await asyncio.to_thread(self.holder, key)
 
+
+class BaseLockBackend(AsyncVerbs):
+    """The service-provider interface: subclass it, implement the four verbs, set the flags."""
+
+    supports_fencing: ClassVar[bool] = False
+    """Every grant carries a token that strictly rises for its name."""
+    supports_fairness: bool = False
+    """Waiters get the lock in the order they came."""
+    shared_between_processes: ClassVar[bool] = True
+    """Two processes that use one name exclude each other."""
+    frees_with_holder: ClassVar[bool] = False
+    """The lock of a process that dies is free as soon as the engine notices, not at the end of its lease."""
+    transaction_on: str | None = None
+    """Alias of the database whose transaction the lock ends with; None for a lock that is released."""
+
+    exclusive: bool = True
+    """One holder at a time; a semaphore's variant says False."""
+
+    def __init__(self, settings: AliasSettings) -> None:
+        self.settings = settings
+        self.alias = settings.alias
+
+    @classmethod
+    def default_key_prefix(cls, settings: AliasSettings) -> str:
+        """Return what is put before every name where the alias sets no `KEY_PREFIX`."""
+        return ""
+
+    def key(self, name: str) -> str:
+        """Return the key under which the backend stores `name`."""
+        return self.settings.key_prefix + name
+
+    def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
+        """Return a new waiter for the lock; no I/O."""
+        return PollingWaiter(self, key, owner, ttl, fenced)
+
+    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
+        """Extend each `(key, owner, ttl)`. The watchdog renews by this.
+
+        Returns:
+            One answer per lease, in order: False when `owner` does not hold the lock, None when that is
+            unknown. What goes wrong with one lease must not touch the answers about the others.
+
+        Raises:
+            BackendUnavailable: nothing could be asked, so every answer is unknown.
+        """
+        return ask_each([partial(self.extend, *lease) for lease in leases], seconds=renewal_time(leases))
+
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
-        """`place` for asyncio."""
+        """`waiter` for asyncio."""
         return AsyncPollingWaiter(self, key, owner, ttl, fenced)
 
     # housekeeping
+
+    def tidy(self) -> None:
+        """Remove what has ended; called about once a minute by every process."""
+
+    def unsupported(self, verb: str) -> LockNotSupported:
+        """Return the error for a verb that this backend doesn't have."""
+        return LockNotSupported(f"the backend {self.alias!r} ({self.settings.backend}) can't {verb}")
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         """Return what is wrong with the configuration; with `live`, the server is asked too."""
         return []
 
-    def diagnose(self) -> list[Finding]:
-        """Examine the servers and report what is well, too. Changes nothing.
-
-        Raises:
-            BackendError: a server doesn't answer at all, or refuses what every lock needs.
-        """
-        return [finding_of(message) for message in self.check(live=True)]
-
-    def close(self) -> None:  # noqa: B027 - most backends have nothing to close
+    def close(self) -> None:
         """Close sockets and threads; the backend opens new ones if it is used again."""
 
 
@@ -557,38 +419,40 @@ def finding_of(message: CheckMessage) -> Finding:
     return Finding(message.id or "check", verdict, str(message.msg), str(message.hint or ""))
 
 
-class PollingWaiter(Waiter):
-    """A waiter for engines without notifications: polls with growing, jittered pauses."""
+class _Polling:
+    """What polling threads and tasks have in common."""
 
     def __init__(self, backend: BaseLockBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
         self._backend, self._key, self._owner, self._ttl, self._fenced = backend, key, owner, ttl, fenced
         self._attempts = 0
 
+    def _pause(self, timeout: float) -> float:
+        self._attempts += 1
+        return min(timeout, jittered(self._attempts - 1))
+
+
+class PollingWaiter(_Polling, Waiter):
+    """A waiter for engines without notifications: polls with growing, jittered pauses."""
+
     def try_acquire(self, *, queue: bool) -> Outcome:
         return self._backend.try_acquire(self._key, self._owner, self._ttl, fenced=self._fenced)
 
     def wait(self, timeout: float) -> Outcome:
-        time.sleep(min(timeout, jittered(self._attempts)))
-        self._attempts += 1
+        time.sleep(self._pause(timeout))
         return self.try_acquire(queue=True)
 
     def leave(self) -> None:
         """There is no queue to leave, and a refused attempt leaves nothing behind."""
 
 
-class AsyncPollingWaiter(AsyncWaiter):
+class AsyncPollingWaiter(_Polling, AsyncWaiter):
     """`PollingWaiter` that sleeps in the event loop."""
-
-    def __init__(self, backend: BaseLockBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
-        self._backend, self._key, self._owner, self._ttl, self._fenced = backend, key, owner, ttl, fenced
-        self._attempts = 0
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
         return await self._backend.atry_acquire(self._key, self._owner, self._ttl, fenced=self._fenced)
 
     async def wait(self, timeout: float) -> Outcome:
-        await asyncio.sleep(min(timeout, jittered(self._attempts)))
-        self._attempts += 1
+        await asyncio.sleep(self._pause(timeout))
         return await self.try_acquire(queue=True)
 
     async def leave(self) -> None:

@@ -24,7 +24,6 @@ from django.core.exceptions import ImproperlyConfigured
 from locking.backends.base import (
     AsyncPollingWaiter,
     AsyncWaiter,
-    BaseLockBackend,
     Busy,
     Grant,
     Heartbeat,
@@ -35,6 +34,7 @@ from locking.backends.base import (
     Waiter,
     ask_each,
 )
+from locking.backends.capabilities import ForceRelease, Heartbeats, Listing, TokenReissue
 from locking.backends.options import own_number
 from locking.backends.redis.backend import BATCH, RedisBackend
 from locking.backends.redis.diagnosis import judge
@@ -62,7 +62,7 @@ MOST: Final = 10_000
 """Holds of each server that are looked at, the oldest first."""
 
 
-class RedlockBackend(BaseLockBackend):
+class RedlockBackend(TokenReissue, Listing, ForceRelease, Heartbeats):
     """`"BACKEND": "locking.backends.redlock.RedlockBackend"`, `"LOCATION": [url, url, url]`.
 
     Options:
@@ -74,8 +74,6 @@ class RedlockBackend(BaseLockBackend):
     """
 
     supports_fencing = True
-    supports_listing = True
-    supports_force_release = True
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)

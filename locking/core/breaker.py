@@ -11,6 +11,7 @@ import threading
 from typing import Final
 
 from locking.backends.base import BaseLockBackend
+from locking.backends.capabilities import ManyServers
 from locking.exceptions import BackendUnavailable
 from locking.utils.background import after_fork
 from locking.utils.clock import now
@@ -82,7 +83,8 @@ class Breaker:
 
 
 def _where(backend: BaseLockBackend, key: str) -> Where:
-    return backend.settings.alias, backend.server_of(key)
+    server = backend.server_of(key) if isinstance(backend, ManyServers) else None
+    return backend.settings.alias, server
 
 
 breaker = Breaker()

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from locking.backends.base import BaseLockBackend
+from locking.backends.capabilities import Heartbeats
 from locking.core.lease import SingleLease, live_leases
 from locking.exceptions import LockError
 from locking.utils.call_site import activity_of, name_of
@@ -23,7 +24,7 @@ def description(backend: BaseLockBackend, owner: str, *, ask: bool) -> str | Non
     for lease in live_leases():
         if lease.owner == owner:
             facts = {"host": socket.gethostname(), "pid": os.getpid(), **facts_of(lease)}
-    if ask and not facts:
+    if ask and not facts and isinstance(backend, Heartbeats):
         client = owner.split(":", 1)[0]
         with suppress(LockError, ValueError):
             if (published := backend.heartbeats([client]).get(client)) is not None:

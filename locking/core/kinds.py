@@ -11,6 +11,7 @@ from typing import Any, Final, Unpack
 from django.utils.translation import gettext_lazy as _
 
 from locking.backends.base import Holder
+from locking.backends.capabilities import Listing
 from locking.core.handler import locks
 from locking.core.lease import Lease, SingleLease, held_by
 from locking.core.lock import Lock, SingleLock, joined
@@ -100,7 +101,7 @@ class SharedLock(SingleLock):
     def _owners(self) -> list[str]:
         """Return all of them where the engine lists holds; else the one that it names."""
         engine = locks[self.backend.settings.alias]
-        if not engine.supports_listing:
+        if not isinstance(engine, Listing):
             return super()._owners()
         return [hold.owner for hold in engine.held_as(self.key)]
 

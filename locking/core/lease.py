@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, Self
 from weakref import ref
 
 from locking.backends.base import BaseLockBackend, Grant
+from locking.backends.capabilities import SessionBound
 from locking.core import estimates
 from locking.core.pending_release import release_retrier
 from locking.exceptions import BackendError, LockError, LockExpired, LockLost, LockNotOwned
@@ -399,14 +400,20 @@ class SingleLease(Lease):
         if self.open:
             if self._has_ended():
                 self.lose()
-            elif self.unreleased or not self.backend.in_touch():
+            elif self.unreleased or not self._is_in_touch():
                 return State.UNKNOWN
         return self._state
 
     def _has_ended(self) -> bool:
         """Whether the ttl is over, or the session that the hold depends on may be."""
-        moment = now()
-        return moment >= self.deadline or moment >= self.backend.hold_ends(self.key, self.owner)
+        moment, backend = now(), self.backend
+        if moment >= self.deadline:
+            return True
+        return isinstance(backend, SessionBound) and moment >= backend.hold_ends(self.key, self.owner)
+
+    def _is_in_touch(self) -> bool:
+        backend = self.backend
+        return not isinstance(backend, SessionBound) or backend.in_touch()
 
     def is_another_calls(self) -> bool:
         """Whether it was taken by a `sync_to_async` call that has ended: perhaps another task's."""

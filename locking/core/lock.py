@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, ref
 from django.core.exceptions import SynchronousOnlyOperation
 
 from locking.backends.base import AsyncWaiter, Busy, Grant, Outcome, Waiter
+from locking.backends.capabilities import ForceRelease, releaser_of
 from locking.core import estimates, holders, waits
 from locking.core.breaker import breaker
 from locking.core.handler import DEFAULT_ALIAS, locks
@@ -452,7 +453,7 @@ class SingleLock(Lock):
     def act_for(self, client_id: str, *, take_over: bool = False) -> None:
         self._new_owner = partial(new_owner, client_id)
         self.terms = self.terms._replace(shared_name=True)
-        if not take_over or not self.backend.supports_force_release:
+        if not take_over or not isinstance(self.backend, ForceRelease):
             return
         if held_by(current_context(), self.backend.alias, self.key) is None:  # else the caller may re-enter
             for owner in self._owners():
@@ -475,7 +476,7 @@ class SingleLock(Lock):
 
     def _take_from(self, owner: str) -> bool:
         """End the hold of `owner` and of no newer holder; False when it does not hold the lock any more."""
-        broken = self.backend.force_release(self.key, owner)
+        broken = releaser_of(self.backend, "lock").force_release(self.key, owner)
         if broken:
             alias = self.backend.settings.alias
             notify(

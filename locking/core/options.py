@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, Final, TypedDict, get_args
 
 from locking.backends.base import BaseLockBackend
+from locking.backends.capabilities import backend_of
 from locking.conf import DEFAULT_LEASE
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.lease import Lease, LeaseTerms
@@ -103,7 +104,7 @@ class CheckedOptions:
         """
         engine, known = locks[self.backend], self._resolved
         if self.kind != "lock":
-            engine = engine.variant(self.kind, **({} if self.permits is None else {"permits": self.permits}))
+            engine = backend_of(engine, self.kind, self.permits)
         # The contract suite shortens DEFAULT_LEASE.
         if known is not None and known[0] is engine and known[1] == DEFAULT_LEASE:
             return known[2]

@@ -14,7 +14,7 @@ from typing import Final
 
 from django.db import OperationalError, connections, router, transaction
 
-from locking.backends.base import BaseLockBackend
+from locking.backends.capabilities import backend_of, releaser_of
 from locking.core.handler import locks
 from locking.exceptions import BackendUnavailable
 from locking.inspection.held import HeldLock
@@ -65,7 +65,10 @@ def force_release(
     """
     if not (reason := reason.strip()):
         raise ValueError("say why this lock is broken: the reason is kept in the audit")
-    engine, actor = _engine(hold), actor or _user()  # before anything is done: they may fail
+    engine, actor = (
+        releaser_of(locks[hold.backend], hold.kind),
+        actor or _user(),
+    )  # before anything is done: they may fail
     fences = "; ".join(_advance_fence(hold, database) for database in databases)
     event = LockEvent.of(hold, LockEvent.Action.FORCE_RELEASE, reason, actor, fences)
     result = _carry_out(event, lambda: engine.force_release(hold.key, hold.owner))
@@ -89,15 +92,11 @@ def extend_held(hold: HeldLock, ttl: Seconds, *, reason: str = "", actor: str = 
     if hold.remaining is None or seconds <= hold.remaining:
         left = "no end" if hold.remaining is None else f"{hold.remaining:.0f} s left"
         raise ValueError(f"the lock {hold.name!r} has {left}: {seconds:g} s wouldn't extend it")
-    engine = _engine(hold)
+    engine = backend_of(locks[hold.backend], hold.kind)
     event = LockEvent.of(
         hold, LockEvent.Action.EXTEND, reason.strip(), actor or _user(), f"ttl {seconds:g} s"
     )
     return _carry_out(event, lambda: engine.extend(hold.key, hold.owner, seconds))
-
-
-def _engine(hold: HeldLock) -> BaseLockBackend:
-    return locks[hold.backend].of_kind(hold.kind)
 
 
 def _carry_out(event: LockEvent, step: Callable[[], bool]) -> Result:

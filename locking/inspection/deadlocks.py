@@ -30,7 +30,8 @@ from itertools import islice
 from math import inf
 from typing import Final
 
-from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Outcome, Waiter
+from locking.backends.base import AsyncWaiter, Busy, Grant, Outcome, Waiter
+from locking.backends.capabilities import Heartbeats, backend_of, listing
 from locking.core import waits
 from locking.core.handler import InvalidLockBackend, locks
 from locking.core.lease import LeaseTerms
@@ -127,7 +128,8 @@ def _published(hold: Hold) -> list[held.Waiter]:
     """Return the waits that the process of a hold has published, unless it has fallen silent."""
     alias, owner = hold
     client = owner.split(":", 1)[0]
-    presence = locks[alias].heartbeats([client]).get(client)
+    engine = locks[alias]
+    presence = engine.heartbeats([client]).get(client) if isinstance(engine, Heartbeats) else None
     if presence is None or (presence.silent or 0.0) > FRESH:
         return []
     return list(held.waiters_of(held.read(presence)))
@@ -141,11 +143,11 @@ def holders_of(wait: held.Waiter) -> Collection[str]:
     """
     engine = locks[wait.backend]
     if wait.kind == "write":
-        return [hold.owner for hold in islice(engine.held_as(wait.key), MOST_HOLDERS)]
-    holder = engine.of_kind(wait.kind).holder(wait.key)
+        return [hold.owner for hold in islice(listing(engine).held_as(wait.key), MOST_HOLDERS)]
+    holder = backend_of(engine, wait.kind).holder(wait.key)
     if holder is None or wait.kind != "semaphore":
         return [] if holder is None else [holder.owner]
-    listed = [hold.owner for hold in islice(engine.held_as(wait.key), MOST_HOLDERS)]
+    listed = [hold.owner for hold in islice(listing(engine).held_as(wait.key), MOST_HOLDERS)]
     return listed if len(listed) == holder.count >= (wait.permits or inf) else []
 
 
@@ -158,8 +160,7 @@ class Watch(waits.WaitWatch):
     def __init__(self, terms: LeaseTerms, context: object, begun: float) -> None:
         self._wait = wait = Wait(terms, context, begun)
         # Without the records of other processes no holder can be followed.
-        publishes = type(locks[wait.alias]).heartbeats is not BaseLockBackend.heartbeats
-        self.active = wait.blocks and publishes
+        self.active = wait.blocks and isinstance(locks[wait.alias], Heartbeats)
         self._looks = 0
         self._seen: frozenset[str] = frozenset()
         WAITS[wait.id] = wait

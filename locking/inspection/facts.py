@@ -7,8 +7,8 @@ from typing import Any
 from django.utils.translation import gettext_lazy as _
 
 from locking.core.kinds import LABELS
+from locking.inspection.formatting import age, duration, visible
 from locking.inspection.held import HeldLock
-from locking.utils.formatting import age, duration, visible
 
 STATES = {
     "held": _("held"),

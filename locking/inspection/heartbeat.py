@@ -25,6 +25,7 @@ from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final
 
+from locking.backends.capabilities import Counters, Heartbeats
 from locking.core.handler import locks
 from locking.core.holders import facts_of
 from locking.core.lease import SingleLease, State, live_leases
@@ -148,14 +149,15 @@ class HeartbeatPublisher(Observer):
         minute = int(time.time() // 60)  # noqa: TID251 shown
         counters = stats.take_counters()
         for alias, sums in counters.items():
-            if (backend := locks.initialized(alias)) is not None:
+            if isinstance(backend := locks.initialized(alias), Counters):
                 self._try(backend.add_counters, minute, sums)
         return counters.keys()
 
     def _publish(self, records: Records, *, repeat: bool = True, everything: bool = False) -> None:
         before, self._published = self._published, records
         for alias in {**before, **records}:
-            if (backend := locks.initialized(alias)) is None:  # a test has changed LOCKING since
+            backend = locks.initialized(alias)
+            if not isinstance(backend, Heartbeats):  # or a test has changed LOCKING since
                 continue
             old, new = before.get(alias, {}), records.get(alias, {})
             same = () if everything else old.items() & new.items()

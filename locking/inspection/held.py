@@ -25,6 +25,7 @@ from itertools import islice, takewhile
 from typing import Any, Final
 
 from locking.backends.base import BaseLockBackend, Heartbeat, Held
+from locking.backends.capabilities import Heartbeats, Listing, backend_of, listing
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.kinds import LABELS
 from locking.exceptions import LockError, LockNotSupported
@@ -362,10 +363,10 @@ def _holds(alias: str, key: str, kind: str, wanted: Filter) -> list[HeldLock]:
         return []
     with suppress(LockError):
         if kind not in ("lock", "fair"):
-            found = list(engine.held_as(key))
+            found = list(listing(engine).held_as(key))
         else:
-            holder = engine.of_kind(kind).holder(key)
-            held = None if holder is None else engine.find_held(key, holder.owner, kind)
+            holder = backend_of(engine, kind).holder(key)
+            held = None if holder is None else listing(engine).find_held(key, holder.owner, kind)
             found = [] if held is None else [held]
         return [hold for hold in _joined(engine, found) if wanted.matches(hold)]
     return []
@@ -375,8 +376,9 @@ def _direct(backend: BaseLockBackend, wanted: Filter, offset: int, limit: int) -
     """The backend pages by itself."""
     keys = backend.key(wanted.prefix)
     try:
-        rows = _joined(backend, backend.held(prefix=keys, offset=offset, limit=limit))
-        return Page(rows, max(backend.count_held(prefix=keys), offset + len(rows) if rows else 0))
+        engine = listing(backend)
+        rows = _joined(engine, engine.held(prefix=keys, offset=offset, limit=limit))
+        return Page(rows, max(engine.count_held(prefix=keys), offset + len(rows) if rows else 0))
     except LockError as error:
         return Page([], 0, problems=[_problem(backend, error)])
 
@@ -402,7 +404,7 @@ def _named_exactly(
     for backend in backends:
         with suppress(LockError, ValueError):  # a text that no name can be, or a backend that can't tell
             key = backend.key(check_name(wanted.search))
-            holds += _joined(backend, list(backend.held_as(key)))
+            holds += _joined(backend, list(listing(backend).held_as(key)))
     return [
         hold
         for hold in holds
@@ -415,7 +417,7 @@ def _named_exactly(
 def _stream(backend: BaseLockBackend, wanted: Filter, problems: list[Problem]) -> Iterator[HeldLock]:
     """Yield the holds of one backend, the oldest first, until they are too young."""
     try:
-        if backend.lists_by_age:
+        if _lists_by_age(backend):
             yield from takewhile(lambda hold: not wanted.is_too_young(hold), _all_of(backend, wanted))
         else:
             yield from sorted(islice(_all_of(backend, wanted), MOST_SEARCHED + 1), key=_age)
@@ -423,13 +425,17 @@ def _stream(backend: BaseLockBackend, wanted: Filter, problems: list[Problem]) -
         problems.append(_problem(backend, error))
 
 
+def _lists_by_age(backend: BaseLockBackend) -> bool:
+    return isinstance(backend, Listing) and backend.lists_by_age
+
+
 def _age(hold: HeldLock) -> float:
     return hold.since or 0.0
 
 
 def _all_of(backend: BaseLockBackend, wanted: Filter) -> Iterator[HeldLock]:
-    offset = 0
-    while holds := backend.held(prefix=backend.key(wanted.prefix), offset=offset, limit=STEP):
+    engine, offset = listing(backend), 0
+    while holds := engine.held(prefix=backend.key(wanted.prefix), offset=offset, limit=STEP):
         yield from _joined(backend, holds)
         offset += len(holds)
 
@@ -446,13 +452,13 @@ def holds_of(name: str, *, backend: str = DEFAULT_ALIAS) -> list[HeldLock]:
     """
     engine = locks[backend]
     key = engine.key(check_name(name))
-    return _with_waiters(_joined(engine, list(engine.held_as(key))))
+    return _with_waiters(_joined(engine, list(listing(engine).held_as(key))))
 
 
 def find_hold(backend: str, key: str, owner: str, kind: str = "lock") -> HeldLock | None:
     """Return one hold as it is now, or None when it has ended; errors as for `holds_of`."""
     engine = locks[backend]
-    hold = engine.find_held(key, owner, kind)
+    hold = listing(engine).find_held(key, owner, kind)
     return None if hold is None else _with_waiters(_joined(engine, [hold]))[0]
 
 
@@ -461,7 +467,7 @@ def find_hold(backend: str, key: str, owner: str, kind: str = "lock") -> HeldLoc
 
 def _joined(backend: BaseLockBackend, holds: Sequence[Held]) -> list[HeldLock]:
     clients = list(dict.fromkeys(client for hold in holds for client in _clients(hold.owner)))
-    known = backend.heartbeats(clients) if clients else {}
+    known = backend.heartbeats(clients) if clients and isinstance(backend, Heartbeats) else {}
     records = {client: (presence, read(presence)) for client, presence in known.items()}
     return [
         _row(backend, hold, *next((records[c] for c in _clients(hold.owner) if c in records), (None, {})))
@@ -488,7 +494,7 @@ def _row(
     backend: BaseLockBackend, hold: Held, presence: Heartbeat | None, record: dict[str, Any]
 ) -> HeldLock:
     details = record.get("holds", {}).get(hold.owner, {})
-    since = hold.since if backend.lists_by_age else details.get("since", hold.since)
+    since = hold.since if _lists_by_age(backend) else details.get("since", hold.since)
     listed = {name: getattr(hold, name) for name in TOLD_BY_BACKEND}
     return HeldLock(
         backend=backend.alias,
@@ -535,7 +541,7 @@ def _waiters_on(backends: Iterable[BaseLockBackend], problems: list[Problem] | N
     found: dict[str, Waiter] = {}
     for backend in backends:
         try:
-            for presence in backend.processes().values():
+            for presence in backend.processes().values() if isinstance(backend, Heartbeats) else ():
                 if (silent := presence.silent or 0.0) <= SILENT:
                     found |= {each.id: each for each in waiters_of(read(presence), silent)}
         except LockError as error:
@@ -600,7 +606,7 @@ def waits_for(waiting: Sequence[Waiter]) -> dict[str, list[str]]:
 
 def _owners(alias: str, key: str) -> list[str]:
     with suppress(LockError):
-        return [hold.owner for hold in locks[alias].held_as(key)]
+        return [hold.owner for hold in listing(locks[alias]).held_as(key)]
     return []
 
 

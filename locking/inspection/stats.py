@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from locking.backends.base import BaseLockBackend
+from locking.backends.capabilities import Counters
 from locking.signals import OBSERVERS, Measure, Observer
 from locking.utils.background import after_fork
 
@@ -49,5 +50,7 @@ def last_hour(backend: BaseLockBackend) -> list[dict[str, int]]:
     """Return what happened in each minute of the last hour (acquired, refused, deadlock, lost, ended), the
     oldest first; empty where the backend keeps no statistics.
     """
+    if not isinstance(backend, Counters):
+        return []
     minute = int(time.time() // 60)  # noqa: TID251 shown
     return backend.figures_by_minute(range(minute - 59, minute + 1))

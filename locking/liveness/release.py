@@ -18,6 +18,7 @@ from django.apps import apps
 from django.db import DatabaseError, connections, router
 
 from locking.backends.base import BaseLockBackend, Held
+from locking.backends.capabilities import ForceRelease, Listing, releaser_of
 from locking.core.at_exit import unreleased
 from locking.core.handler import locks
 from locking.core.waits import waiters
@@ -74,14 +75,14 @@ class Cleanup:
 
 def _clean(backend: BaseLockBackend, record: Record) -> int:
     """Release what a dead process has left on one backend, and return how many holds that were."""
-    if not backend.supports_listing or not backend.supports_force_release or backend.frees_with_holder:
+    if not (isinstance(backend, ForceRelease) and isinstance(backend, Listing)) or backend.frees_with_holder:
         return 0
-    backend.dequeue_owned(record.made)
-    if f"{backend.alias}/fair" in record.aliases:
-        backend.of_kind("fair").dequeue_owned(record.made)
-    holds = backend.held_by(record.leaves)
+    kinds = ["lock", "fair"] if f"{backend.alias}/fair" in record.aliases else ["lock"]
+    for kind in kinds:
+        releaser_of(backend, kind).dequeue_owned(record.made)
+    holds = [hold for hold in backend.all_held(backend.key("")) if record.leaves(hold.owner)]
     for hold in holds:
-        if backend.of_kind(hold.kind).force_release(hold.key, hold.owner):
+        if releaser_of(backend, hold.kind).force_release(hold.key, hold.owner):
             _report(backend, hold, record)
     return len(holds)
 

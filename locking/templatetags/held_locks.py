@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django import template
 
-from locking.utils import formatting
+from locking.inspection import formatting
 
 register = template.Library()
 

@@ -212,7 +212,10 @@ class Options(CheckedOptions):
         super().__post_init__()
         if not isinstance(self.on_conflict, Unset):
             check_policy(self.on_conflict)
-        _check_retries(self.retries, atomic=self.atomic)
+        if type(self.retries) is not int or not 0 <= self.retries <= MOST_RETRIES:
+            raise ValueError(f"retries={self.retries!r} must be a whole number from 0 to {MOST_RETRIES}")
+        if self.retries and self.atomic is False:
+            raise ValueError("retries cannot be combined with atomic=False, which runs no transaction")
         self.retry_for = check_wait(self.retry_for, source="retry_for")
         if self.retry_for != AN_HOUR and self.on_conflict not in (UNSET, "auto", "retry"):
             raise ValueError(
@@ -246,13 +249,6 @@ class Options(CheckedOptions):
             return self.on_conflict
         policy: ConflictPolicy = locks[self.backend].settings.on_conflict
         return policy
-
-
-def _check_retries(retries: object, *, atomic: bool | None) -> None:
-    if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MOST_RETRIES:
-        raise ValueError(f"retries={retries!r} must be a whole number from 0 to {MOST_RETRIES}")
-    if retries and atomic is False:
-        raise ValueError("retries cannot be combined with atomic=False, which runs no transaction")
 
 
 # decorating

@@ -20,6 +20,7 @@ from django.db import OperationalError, ProgrammingError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import atomic
 
+from locking.backends.capabilities import TokenReissue
 from locking.core.lease import Lease, SingleLease
 from locking.exceptions import LockNotAcquired, LockNotSupported, StaleFencingToken
 from locking.transactions.commit_probe import CommitMarker
@@ -192,7 +193,8 @@ def outbid(lease: SingleLease, seen: int, by: str) -> bool:
     """
     if lease.behind_fence or by in ("", FORBIDDEN + lease.owner) or not lease.token <= seen < HIGHEST_TOKEN:
         return False
-    token = lease.backend.reissue_token(lease.key, lease.owner, seen)
+    backend = lease.backend
+    token = backend.reissue_token(lease.key, lease.owner, seen) if isinstance(backend, TokenReissue) else 0
     if not token:
         return False
     logger.warning(

@@ -23,6 +23,8 @@ import locking
 from config.selling import STRATEGIES as SELLING
 from locking import conf, exceptions, get_lock, locked_transaction, signals
 from locking.backends import redlock
+from locking.backends.base import BaseLockBackend
+from locking.backends.capabilities import ForceRelease, Kinds, Listing
 from locking.backends.database import connection_pool
 from locking.backends.database.connection_pool import DEFAULT_TIMEOUT
 from locking.backends.etcd import options as etcd_options
@@ -97,18 +99,20 @@ def test_every_backend_is_in_the_reference() -> None:
 
 
 def test_what_each_backend_can_do() -> None:
-    """The table of abilities is made of the flags of the classes."""
+    """The table of abilities is made of the flags and mixins of the classes."""
     page = REFERENCE / "backends" / "index.md"
     shown = {coded(row[0])[0]: row[1:] for row in rows(section(page, "What each can do"))}
-    flags = (
-        *("supports_fencing", "supports_listing", "supports_force_release", "supports_fairness"),
-        "kinds",
-    )
     classes = {path.rpartition(".")[2]: import_string(path) for path in backends()}
     words = {True: "yes", False: "no"}
     assert shown == {
-        name: [words[bool(getattr(backend, flag))] for flag in flags] for name, backend in classes.items()
+        name: [words[each] for each in abilities_of(backend)] for name, backend in classes.items()
     }
+
+
+def abilities_of(backend: type[BaseLockBackend]) -> list[bool]:
+    """Return which columns of the table an engine has."""
+    lists, breaks, kinds = (issubclass(backend, each) for each in (Listing, ForceRelease, Kinds))
+    return [backend.supports_fencing, lists, breaks, bool(backend.supports_fairness), kinds]
 
 
 def backends() -> set[str]:
@@ -616,7 +620,7 @@ def test_a_backend_s_page_promises_what_it_can(name: str, page: Path) -> None:
     (backend,) = [import_string(path) for path in backends() if path.endswith(f".{name}")]
     promise = section(page, "What it promises")
     assert ("encing tokens" in promise) == bool(backend.supports_fencing)
-    assert ("list of held locks" in promise) == bool(backend.supports_listing)
+    assert ("list of held locks" in promise) == issubclass(backend, Listing)
 
 
 def test_the_backends_that_fence() -> None:

@@ -21,6 +21,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from inventory import hooks
 from locking.backends.base import PollingWaiter
+from locking.backends.capabilities import Listing
 from locking.backends.database.rows import RowWaiter
 from locking.core.handler import locks
 from orders.lab import redis_store
@@ -238,8 +239,9 @@ class Buyer:
             return True
         if self._thread in WAITING:
             return True
-        elsewhere = [locks[alias] for alias in locks if alias != "default" and locks[alias].supports_listing]
-        return any(held.waiters for backend in elsewhere for held in backend.held())
+        elsewhere = [locks[alias] for alias in locks if alias != "default"]
+        lists = [backend for backend in elsewhere if isinstance(backend, Listing)]
+        return any(held.waiters for backend in lists for held in backend.held())
 
 
 @contextmanager

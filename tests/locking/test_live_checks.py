@@ -15,13 +15,14 @@ from django.test.utils import override_settings
 
 from locking import get_lock, get_read_lock, get_semaphore, live_checks
 from locking.backends.base import Finding
+from locking.backends.capabilities import Diagnosis
 from locking.backends.memory import MemoryBackend
 from locking.backends.redis import diagnosis
 from locking.backends.redis.protocol import ReplicaAck
 from locking.contrib.redisson import get_fair_lock
-from locking.core.handler import locks
 from locking.inspection.held import holds_of
 from locking.models import Fence
+from tests.backends import any_engine
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -253,7 +254,7 @@ def test_a_holder_that_is_gone_is_found(monkeypatch):
     monkeypatch.setattr("locking.inspection.held.SILENT", -1.0)
     with get_lock("a"):
         presence = {lease_client("a"): '{"host": "web-1", "pid": 7}'}
-        locks["default"].publish_heartbeats(presence)
+        any_engine().publish_heartbeats(presence)
         finding = findings()["holder gone"]
     assert (finding.verdict, finding.text) == ("warning", "1: a")
 
@@ -295,12 +296,12 @@ def test_a_backend_that_cant_be_made_is_left_to_the_static_checks(settings):
     assert findings("DATABASES")["fence" if connection.vendor == "oracle" else "tokens"].verdict == "ok"
 
 
-class Ailing(MemoryBackend):
+class Ailing(MemoryBackend, Diagnosis):
     """A third party's backend, with a finding of its own."""
 
     def diagnose(self):
         """Complain."""
-        return [*super().diagnose(), Finding("quorum", "error", "1 of 3 servers", "Start them.")]
+        return [Finding("quorum", "error", "1 of 3 servers", "Start them.")]
 
 
 def test_every_backend_is_examined_by_its_own_hook():

@@ -32,6 +32,7 @@ PARTS: Final[dict[str, str]] = {
     "backends/base.py": "core",
     "backends/__init__.py": "core",
     "backends/options.py": "core",
+    "backends/capabilities.py": "core",
     "backends/waiters.py": "core",
     "backends/memory": "core",
     "backends/database": "database",
@@ -56,21 +57,21 @@ PARTS: Final[dict[str, str]] = {
 UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
-    "core": 8_350,  # goal: 8,000
+    "core": 8_330,  # goal: 8,000
     "liveness": 540,
     "database": 1_650,  # goal, as of each optional part: 1,500
-    "redlock": 400,
-    "redis": 4_040,
+    "redlock": 390,
+    "redis": 4_030,
     "zookeeper and etcd": 2_400,
     "celery": 330,
     "contrib": 700,
     "checks": 560,
-    "inspection": 1_670,
+    "inspection": 1_750,
     "admin": 840,
     "command": 920,
     "testing": 390,
 }
-MOST: Final = 22_780  # goal: 18,000
+MOST: Final = 22_790  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 

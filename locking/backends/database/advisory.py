@@ -24,6 +24,7 @@ from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.backends.base import BaseLockBackend, Busy, Grant, Holder, Outcome
+from locking.backends.capabilities import ForceRelease, Kinds, SessionBound
 from locking.backends.database.connection_pool import (
     ATTEMPTS,
     ConnectionPool,
@@ -238,7 +239,7 @@ def wait_in_line(
     return True
 
 
-class AdvisoryLockBackend(ServerQueueBackend):
+class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease):
     """`"BACKEND": "locking.backends.database.AdvisoryLockBackend"`, `"OPTIONS": {"using": "default"}`.
 
     Each hold, and each waiting thread, occupies one connection. A read lock is the shared form; a write lock
@@ -252,7 +253,6 @@ class AdvisoryLockBackend(ServerQueueBackend):
 
     options = {"session_pooling": False}  # noqa: RUF012 - a constant
     frees_with_holder = True
-    supports_force_release = True
     kinds: ClassVar[frozenset[str]] = frozenset({"read", "write"})
     scope = "advisory locks are PostgreSQL's"
 
@@ -267,7 +267,7 @@ class AdvisoryLockBackend(ServerQueueBackend):
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
         """See the base class; one object per kind, because the watchdog renews by backend."""
         if kind not in self.kinds:
-            return super().variant(kind)
+            raise self.unsupported(f"make a {kind} lock")
         if kind not in self._variants:
             self._variants[kind] = made = copy(self)
             made.alias = f"{self.settings.alias}/{kind}"

@@ -14,7 +14,6 @@ from locking.backends.base import (
     HEARTBEAT_TTL,
     AsyncPollingWaiter,
     AsyncWaiter,
-    BaseLockBackend,
     Busy,
     Grant,
     Heartbeat,
@@ -24,6 +23,7 @@ from locking.backends.base import (
     PollingWaiter,
     Waiter,
 )
+from locking.backends.capabilities import ForceRelease, Heartbeats, Listing
 from locking.backends.database.connection_pool import (
     DEFAULT_TIMEOUT,
     MAX_CONNECTIONS,
@@ -51,7 +51,7 @@ SWEEP_LIMIT: Final = 1000
 CONFLICT_TRIES: Final = 5
 
 
-class DatabaseBackend(BaseLockBackend):
+class DatabaseBackend(Heartbeats, Listing, ForceRelease):
     """`"BACKEND": "locking.backends.database.DatabaseBackend"`, `"OPTIONS": {"using": "default"}`.
 
     Options:
@@ -61,8 +61,6 @@ class DatabaseBackend(BaseLockBackend):
     """
 
     supports_fencing = True
-    supports_listing = True
-    supports_force_release = True
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)

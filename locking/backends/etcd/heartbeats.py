@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from locking.backends.base import HEARTBEAT_TTL, BaseLockBackend, Heartbeat
+from locking.backends.base import HEARTBEAT_TTL, Heartbeat
+from locking.backends.capabilities import Heartbeats
 from locking.backends.etcd.client import Client
 from locking.backends.etcd.entries import escape, lease_of, name_of
 from locking.backends.etcd.watches import below, decoded, encoded
@@ -19,7 +20,7 @@ from locking.backends.etcd.watches import below, decoded, encoded
 FOLDER: Final = "%presence"
 
 
-class HeartbeatKeys(BaseLockBackend):
+class HeartbeatKeys(Heartbeats):
     """Heartbeats of a backend's processes."""
 
     _client: Client

@@ -6,8 +6,7 @@ Readers come before writers, as on Redis.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import math
 import threading
 import time
 from collections import Counter, defaultdict, deque
@@ -25,7 +24,9 @@ from locking.backends.base import (
     Outcome,
     Waiter,
 )
+from locking.backends.capabilities import Counters, ForceRelease, Heartbeats, Kinds, Listing, TokenReissue
 from locking.backends.options import own_options
+from locking.backends.waiters import WaitingSteps, WokenTask, WokenThread
 from locking.conf import AliasSettings
 from locking.utils.background import after_fork
 from locking.utils.clock import now
@@ -221,11 +222,10 @@ STORES: dict[str, Store] = {}
 after_fork(STORES.clear)
 
 
-class MemoryVerbs(BaseLockBackend):
+class MemoryVerbs(ForceRelease):
     """What all kinds of lock in memory have in common."""
 
     supports_fencing = True
-    supports_force_release = True
     shared_between_processes = False
 
     def __init__(self, settings: AliasSettings, kind: str = "lock", permits: int = 1) -> None:
@@ -294,10 +294,9 @@ class MemoryVariant(MemoryVerbs):
         self.exclusive = kind != "semaphore"
 
 
-class MemoryBackend(MemoryVerbs):
+class MemoryBackend(MemoryVerbs, TokenReissue, Kinds, Listing, Heartbeats, Counters):
     """`"BACKEND": "locking.backends.memory.MemoryBackend"`."""
 
-    supports_listing = True
     supports_fairness = True
     kinds = frozenset({"read", "write", "semaphore", "fair"})
 
@@ -311,7 +310,7 @@ class MemoryBackend(MemoryVerbs):
         if kind == "fair":
             return self  # the ordinary lock is fair here
         if kind not in self.kinds:
-            return super().variant(kind)
+            raise self.unsupported(f"make a {kind} lock")
         which = (kind, options.get("permits", 0))
         if which not in self._others:
             self._others[which] = MemoryVariant(self.settings, kind, **options)
@@ -350,9 +349,8 @@ class MemoryBackend(MemoryVerbs):
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
         self.store.figures[minute].update(figures)
 
-    def figures(self, minutes: Sequence[int]) -> dict[str, int] | None:
-        kept = self.store.figures
-        return dict(sum((kept[minute] for minute in minutes if minute in kept), Counter[str]()))
+    def figures_by_minute(self, minutes: Sequence[int]) -> list[dict[str, int]]:
+        return [dict(self.store.figures.get(minute, {})) for minute in minutes]
 
     def tidy(self) -> None:
         """Forget figures that are older than two hours."""
@@ -361,68 +359,41 @@ class MemoryBackend(MemoryVerbs):
             del self.store.figures[minute]
 
 
-class Queued:
-    """What waiting threads and tasks have in common."""
+class MemorySteps(WaitingSteps):
+    """What waiting threads and tasks have in common; no step blocks."""
 
     def __init__(
         self, locks: Locks, key: str, owner: str, ttl: float, kind: str = "lock", permits: int = 1
     ) -> None:
+        super().__init__()
         self._locks, self._key = locks, key
-        self._waiter = QueuedWaiter(owner, ttl, self._waker(), kind, permits)
+        self._waiter = QueuedWaiter(owner, ttl, self.wake, kind, permits)
 
-    def _waker(self) -> Callable[[], None]:
-        """Return what ends the sleep."""
-        raise NotImplementedError
-
-    def _ask(self, queue: bool) -> Outcome:
+    def ask(self, *, queue: bool) -> Outcome:
         each = self._waiter
+        if each.grant is not None:
+            return each.grant
         waiting = each if queue else None
         return self._locks.take(
             self._key, each.owner, each.ttl, waiting, kind=each.kind, permits=each.permits
         )
 
-
-class MemoryWaiter(Queued, Waiter):
-    """A thread that waits: it sleeps on its own event."""
-
-    def _waker(self) -> Callable[[], None]:
-        self._woken = threading.Event()
-        return self._woken.set
-
-    def try_acquire(self, *, queue: bool) -> Outcome:
-        return self._ask(queue)
-
-    def wait(self, timeout: float) -> Outcome:
-        self._woken.wait(timeout)
-        self._woken.clear()
-        return self._waiter.grant or self._ask(queue=True)
-
-    def leave(self) -> None:
+    def give_up(self) -> None:
         self._locks.leave(self._key, self._waiter)
 
+    def pause(self) -> float:
+        return math.inf
 
-class AsyncMemoryWaiter(Queued, AsyncWaiter):
-    """A task that waits: the releasing thread sets the event through the task's own loop."""
 
-    def _waker(self) -> Callable[[], None]:
-        self._woken, loop = asyncio.Event(), asyncio.get_running_loop()
+class MemoryWaiter(MemorySteps, WokenThread):
+    """A thread that waits."""
 
-        def wake() -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._woken.set)
 
-        return wake
+class AsyncMemoryWaiter(MemorySteps, WokenTask):
+    """A task that waits."""
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        return self._ask(queue)
-
-    async def wait(self, timeout: float) -> Outcome:
-        with contextlib.suppress(TimeoutError):
-            # Not wait_for: before Python 3.12 it swallows a cancellation that comes with the wake-up.
-            async with asyncio.timeout(timeout):
-                await self._woken.wait()
-        self._woken.clear()
-        return self._waiter.grant or self._ask(queue=True)
+        return self.ask(queue=queue)
 
     async def leave(self) -> None:
-        self._locks.leave(self._key, self._waiter)
+        self.give_up()

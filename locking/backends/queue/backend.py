@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Held, Holder, Outcome, Waiter
+from locking.backends.capabilities import ForceRelease, Kinds, Listing
 from locking.backends.lease_expirer import LeaseExpirer
 from locking.backends.waiters import WaitingSteps, WokenTask, WokenThread
 from locking.conf import AliasSettings
@@ -133,7 +134,7 @@ class Contender:
         self.wake()
 
 
-class QueueBackend(BaseLockBackend):
+class QueueBackend(Kinds, Listing, ForceRelease):
     """What both engines have in common; a variant is a copy on the same servers, with a queue of its own.
 
     `_queued` returns the queue, with the contender's own entry in it if it was enqueued; `_entry_of` finds an
@@ -142,9 +143,7 @@ class QueueBackend(BaseLockBackend):
     """
 
     supports_fencing = True
-    supports_listing = True
     lists_by_age = False  # the engines know who came first, not when each was granted
-    supports_force_release = True
     supports_fairness = True
     kinds = frozenset({"read", "write", "semaphore", "fair"})
 
@@ -300,7 +299,7 @@ class QueueBackend(BaseLockBackend):
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
         """See the base class; one object per kind, because the watchdog renews by backend."""
         if kind not in self.kinds:
-            return super().variant(kind)
+            raise self.unsupported(f"make a {kind} lock")
         which = (kind, options.get("permits", 0))
         if kind != "fair" and which not in self._variants:  # the ordinary lock is fair here
             self._variants[which] = self._copy(*which)
@@ -310,7 +309,6 @@ class QueueBackend(BaseLockBackend):
         made = copy(self)
         made.alias = f"{self.settings.alias}/{kind}"
         made.kind, made.permits, made.exclusive = kind, permits, kind != "semaphore"
-        made.supports_listing = False  # the main backend lists all kinds
         made._variants = {}
         return made
 

@@ -8,6 +8,7 @@ from functools import partial
 from django.core.checks import CheckMessage
 
 from locking.backends.base import BaseLockBackend, Finding
+from locking.backends.capabilities import Diagnosis, Kinds, ManyServers
 from locking.backends.redis.diagnosis import diagnose_server, judge, named, parse_info, permitted
 from locking.backends.redis.heartbeats import HeartbeatVerbs
 from locking.backends.redis.kinds import NAMED, Ordinary, kind_named
@@ -23,7 +24,7 @@ BATCH = 100
 """Leases per renewal script: Redis serves no other client while it runs."""
 
 
-class RedisBackend(ListingVerbs, HeartbeatVerbs):
+class RedisBackend(ListingVerbs, HeartbeatVerbs, Kinds, ManyServers, Diagnosis):
     """`"BACKEND": "locking.backends.redis.RedisBackend"`, with `"CACHE"` or `"LOCATION"`."""
 
     supports_fairness = True

@@ -11,11 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from locking.backends.base import HEARTBEAT_TTL, Heartbeat
+from locking.backends.capabilities import Counters, Heartbeats
 from locking.backends.redis.scripts import INCR_COUNTERS, Request, command
 from locking.backends.redis.verbs import RedisVerbs
 
 
-class HeartbeatVerbs(RedisVerbs):
+class HeartbeatVerbs(RedisVerbs, Heartbeats, Counters):
     """The records of one alias."""
 
     def _record(self, what: str, name: str | int = "") -> bytes:

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Final
 
 from locking.backends.base import Held
+from locking.backends.capabilities import Listing
 from locking.backends.redis.index import LAST_TOKEN
 from locking.backends.redis.kinds import (
     ADOPT_PERMITS,
@@ -56,10 +57,8 @@ FAR: Final = 1000
 """Keys among which a listing and a sweep look for locks of other clients."""
 
 
-class ListingVerbs(RedisVerbs):
+class ListingVerbs(RedisVerbs, Listing):
     """The index of one alias."""
-
-    supports_listing = True
 
     def __init__(self, settings: AliasSettings, kind: Kind, servers: Servers) -> None:
         super().__init__(settings, kind, servers)

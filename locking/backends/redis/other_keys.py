@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Final
 
 from locking.backends.base import BaseLockBackend, Finding
+from locking.backends.capabilities import backend_of
 from locking.backends.redis.transport import RedisClient
 from locking.backends.redis.verbs import escaped, scan
 from locking.exceptions import BackendError
@@ -45,7 +46,7 @@ def _keys_under(server: RedisClient, prefix: str) -> Iterator[str]:
 
 def _is_other(backend: BaseLockBackend, key: str) -> bool:
     """Whether the key is neither a lock nor a semaphore, whose count is kept in another type."""
-    return all(_is_refused(kind, key) for kind in (backend, backend.of_kind("semaphore")))
+    return all(_is_refused(kind, key) for kind in (backend, backend_of(backend, "semaphore")))
 
 
 def _is_refused(kind: BaseLockBackend, key: str) -> bool:

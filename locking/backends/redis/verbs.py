@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from locking.backends.base import AsyncWaiter, BaseLockBackend, Holder, Outcome, Waiter
+from locking.backends.base import AsyncWaiter, Holder, Outcome, Waiter
+from locking.backends.capabilities import ForceRelease, TokenReissue
 from locking.backends.redis.async_transport import EventLoops, TaskWaiter, arun
 from locking.backends.redis.kinds import Kind, key_of_queue
 from locking.backends.redis.protocol import Calls, Steps
@@ -23,11 +24,10 @@ class Servers(NamedTuple):
     loops: EventLoops
 
 
-class RedisVerbs(BaseLockBackend):
+class RedisVerbs(ForceRelease, TokenReissue):
     """What all kinds of lock on Redis have in common."""
 
     supports_fencing = True
-    supports_force_release = True
 
     steps_class: ClassVar[type[WaitSteps]] = WaitSteps
 

@@ -11,6 +11,7 @@ from typing import Any
 from django.core.checks import CheckMessage
 
 from locking.backends.base import Busy, Grant
+from locking.backends.capabilities import SessionBound
 from locking.backends.lease_expirer import LeaseExpirer, LocalLease
 from locking.backends.queue.backend import (
     SUFFIXES,
@@ -30,7 +31,7 @@ from locking.exceptions import BackendUnavailable
 from locking.utils.clock import now
 
 
-class ZooKeeperBackend(HeartbeatNodes, QueueBackend):
+class ZooKeeperBackend(SessionBound, HeartbeatNodes, QueueBackend):
     """`"BACKEND": "locking.backends.zookeeper.ZooKeeperBackend"`, `"LOCATION": "zk1:2181,zk2:2181/locks"`.
 
     OPTIONS: `session_timeout` (seconds, 10), `timeout` (seconds a request may take, 3), `user` and `password`

@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from locking.backends.base import BaseLockBackend, Heartbeat
+from locking.backends.base import Heartbeat
+from locking.backends.capabilities import Heartbeats
 from locking.backends.zookeeper.nodes import decode, encode
 from locking.backends.zookeeper.session import Session, is_answer, request
 
 FOLDER: Final = "%presence"
 
 
-class HeartbeatNodes(BaseLockBackend):
+class HeartbeatNodes(Heartbeats):
     """Heartbeats of a backend's processes."""
 
     _session: Session

@@ -13,11 +13,11 @@ from locking.backends.base import BaseLockBackend
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.exceptions import LockNotSupported
 from locking.inspection.facts import facts
+from locking.inspection.formatting import duration
 from locking.inspection.held import HeldLock, holds_of
 from locking.keys.names import check_name
 from locking.models import Fence, LockEvent
 from locking.utils.databases import fence_name
-from locking.utils.formatting import duration
 
 LAST_EVENTS = 10
 

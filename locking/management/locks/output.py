@@ -10,9 +10,9 @@ from operator import attrgetter
 from typing import Any, Final, TextIO
 
 from locking.inspection.facts import waiter_count
+from locking.inspection.formatting import LONGEST_NAME, cut, duration
 from locking.inspection.held import HeldLock, Problem
 from locking.inspection.waiting import Node
-from locking.utils.formatting import LONGEST_NAME, cut, duration
 
 try:
     from rich.console import Console

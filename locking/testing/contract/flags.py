@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from locking.backends.base import BaseLockBackend
+from locking.backends.capabilities import ForceRelease, Kinds, Listing, backend_of, listing, releaser_of
 from locking.core.lock import get_lock
 from locking.exceptions import LockNotSupported
 from locking.testing.contract.base import ContractBase, elsewhere, until
@@ -56,12 +57,12 @@ class FlagContract(ContractBase):
         assert tokens == sorted(set(tokens))
 
     def test_force_release(self, backend: BaseLockBackend, name: str) -> None:
-        """`supports_force_release`: breaks the hold it names and no other; off: LockNotSupported."""
+        """`ForceRelease`: breaks the hold it names and no other; without: LockNotSupported."""
         key, owner = backend.key(name), new_owner()
         backend.try_acquire(key, owner, 30.0)
-        if not backend.supports_force_release:
+        if not isinstance(backend, ForceRelease):
             with pytest.raises(LockNotSupported, match="force_release"):
-                backend.force_release(key, owner)
+                releaser_of(backend, "lock")
             return
         assert not backend.force_release(key, new_owner())
         holder = backend.holder(key)
@@ -72,13 +73,11 @@ class FlagContract(ContractBase):
         assert not backend.force_release(key, owner)
 
     def test_listing(self, backend: BaseLockBackend, name: str) -> None:
-        """`supports_listing`: a held lock is listed with its holder until it ends; off: LockNotSupported."""
+        """`Listing`: a held lock is listed with its holder until it ends; without: LockNotSupported."""
         key, owner = backend.key(name), new_owner()
-        if not backend.supports_listing:
+        if not isinstance(backend, Listing):
             with pytest.raises(LockNotSupported, match="list"):
-                backend.held()
-            with pytest.raises(LockNotSupported, match="list"):
-                backend.count_held()
+                listing(backend)
             return
         backend.try_acquire(key, owner, 30.0)
         listed = backend.held(prefix=key)
@@ -90,7 +89,7 @@ class FlagContract(ContractBase):
 
     def test_a_list_comes_in_pages(self, backend: BaseLockBackend, name: str) -> None:
         """Pages neither repeat nor leave out a hold, and other prefixes aren't among them."""
-        if not backend.supports_listing:
+        if not isinstance(backend, Listing):
             pytest.skip("no listing")
         keys = [backend.key(f"{name}-{i}") for i in range(5)]
         owners = {key: new_owner() for key in keys}
@@ -105,14 +104,14 @@ class FlagContract(ContractBase):
             backend.release(key, owner)
 
     def test_kinds(self, backend: BaseLockBackend) -> None:
-        """`kinds`: those it names work, and any other is refused with LockNotSupported."""
+        """`Kinds`: those it names work, and any other is refused with LockNotSupported."""
+        known = backend.kinds if isinstance(backend, Kinds) else ()
         for kind in ("read", "write", "semaphore", "fair"):
-            options = {"permits": 1} if kind == "semaphore" else {}
-            if kind in backend.kinds:
-                assert backend.variant(kind, **options).alias.startswith(backend.alias)
+            if kind in known:
+                assert backend_of(backend, kind).alias.startswith(backend.alias)
             else:
                 with pytest.raises(LockNotSupported, match=kind):
-                    backend.variant(kind, **options)
+                    backend_of(backend, kind)
 
     def test_the_configuration_is_sound(self, backend: BaseLockBackend) -> None:
         """The backend's own checks find nothing wrong with the settings under test."""

@@ -18,6 +18,7 @@ from locking.core.handler import locks
 from locking.exceptions import LockLost
 from locking.inspection.held import held_locks
 from locking.models import Fence, LockEvent
+from tests.backends import any_engine
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -138,7 +139,7 @@ def test_what_was_broken_stays_in_the_audit_whatever_ends_the_request(
 ):
     """Also under ATOMIC_REQUESTS: no rollback takes back the fence and the audit of a lock that is gone."""
     second = get_lock("order:43", fenced=True).acquire()
-    engine = locks["default"]
+    engine = any_engine()
     release = engine.force_release
 
     def force_release(key, owner):

@@ -11,6 +11,7 @@ from django.test.utils import override_settings
 
 from locking import Lock, get_write_lock
 from locking.backends.base import BaseLockBackend
+from locking.backends.capabilities import backend_of
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.testing.contract.asyncio_ import AsyncContract
@@ -37,7 +38,13 @@ KNOWN = ("etcd", "database-advisory")
 GRID = [(kind, row) for kind in KINDS for row in with_kind(kind) if row not in KNOWN]
 
 # These are claims about the whole backend, not about one of its kinds.
-WHOLE_BACKEND = ("test_kinds", "test_the_configuration_is_sound", "test_a_closed_backend_opens_again")
+WHOLE_BACKEND = (
+    "test_kinds",
+    "test_listing",
+    "test_a_list_comes_in_pages",
+    "test_the_configuration_is_sound",
+    "test_a_closed_backend_opens_again",
+)
 
 
 class Kinds(ContractBase):
@@ -60,7 +67,7 @@ class Kinds(ContractBase):
         for part in (*ENGINE, *CORE):
             monkeypatch.setattr(sys.modules[part.__module__], "get_lock", KINDS[cell[0]])
         with override_settings(LOCKING={"default": dict(backend_settings)}):
-            yield locks["default"].variant(cell[0])
+            yield backend_of(locks["default"], cell[0])
 
 
 class TestKindsContract(Kinds, *ENGINE):  # type: ignore[misc]

@@ -25,14 +25,13 @@ from locking.backends.base import Grant
 from locking.backends.memory import STORES
 from locking.contrib.redisson import get_fair_lock
 from locking.core import kinds
-from locking.core.handler import locks
 from locking.core.lease import State
 from locking.testing.contract.asyncio_ import auntil
 from locking.testing.contract.base import at_leisure, begin, counted_waiters, elsewhere, until
 from locking.testing.contract.processes import child
 from locking.utils.clock import now
 from locking.utils.ownership import new_owner
-from tests.backends import BACKENDS, with_kind
+from tests.backends import BACKENDS, any_engine, with_kind
 
 PATIENCE = 30.0
 FAR = 60.0
@@ -71,7 +70,7 @@ def get(request, on):
 
 def variant(kind, **options):
     """The backend of a kind."""
-    return locks["default"].variant(kind, **options)
+    return any_engine().variant(kind, **options)
 
 
 def tried(lock):

@@ -35,7 +35,7 @@ from locking.models import LockEvent
 from locking.testing.contract.processes import child
 from locking.utils.clock import now
 from locking.utils.ownership import PROCESS, current_context, new_owner
-from tests.backends import BACKENDS
+from tests.backends import BACKENDS, any_engine
 from tests.locking.support.helpers import publishing, take_from
 
 PATIENCE = 30.0
@@ -78,7 +78,7 @@ def engine(request, settings, django_db_blocker, quick_looks):
     settings.LOCKING = {"default": {**row.reached(request), "KEY_PREFIX": "shop:"}}
     STORES.clear()
     with django_db_blocker.unblock():
-        backend = locks["default"]
+        backend = any_engine()
         yield backend
         for claim in backend.held(
             prefix="shop:deadlock:"
@@ -551,7 +551,7 @@ def test_a_permit_that_is_not_listed_is_no_deadlock(engine, start, redis_databas
 def test_a_list_that_is_taken_for_complete_is_a_false_alarm(engine, start, redis_database, monkeypatch):
     """The mutant, which follows the holders that are listed."""
     monkeypatch.setattr(
-        deadlocks, "holders_of", lambda wait: [hold.owner for hold in locks["default"].held_as(wait.key)]
+        deadlocks, "holders_of", lambda wait: [hold.owner for hold in any_engine().held_as(wait.key)]
     )
     with pytest.raises(LockDeadlock):
         semaphore_beside_java(start, redis_database, monkeypatch)

@@ -15,6 +15,7 @@ from django.contrib.auth.models import Group
 from django.db import connection
 
 from locking import get_lock, locked_transaction
+from locking.backends.capabilities import Listing
 from locking.core.handler import locks
 from locking.core.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.core.waits import waiters
@@ -27,7 +28,7 @@ from locking.testing.contract.base import begin
 from locking.testing.contract.processes import child
 from locking.utils.clock import now
 from locking.utils.ownership import PROCESS, client_of_work, is_guarded, process_of
-from tests.backends import BACKENDS
+from tests.backends import BACKENDS, any_engine
 from tests.locking.backends.redis.topologies.servers import until
 from tests.locking.support.liveness_fixtures import own_path, read
 
@@ -120,7 +121,7 @@ def waiting_for(make):
 
     def work(pipe):
         registration.enter("default", "default/fair")
-        backend = locks["default"] if make is get_lock else locks["default"].variant("fair")
+        backend = any_engine() if make is get_lock else any_engine().variant("fair")
         place = backend.waiter(backend.key("a"), f"{PROCESS.client_id}:1", LEASE)
         place.try_acquire(queue=True)
         pipe.send("queued")
@@ -438,13 +439,13 @@ def test_a_release_that_fails_keeps_no_other_from_being_tried(monkeypatch, caplo
 def test_a_lock_that_stays_is_not_asked_for_again(monkeypatch):
     """A clean-up ends with its second look, however long the leases are that it leaves alone."""
     owner, looks = "00000000-0000-8000-a000-000000000000:1", []
-    held_by = type(locks["default"]).held_by
+    all_held = Listing.all_held
 
-    def counted(backend, mine):
-        looks.append(mine)
-        return held_by(backend, mine)
+    def counted(backend, prefix):
+        looks.append(prefix)
+        return all_held(backend, prefix)
 
-    monkeypatch.setattr(type(locks["default"]), "held_by", counted)
+    monkeypatch.setattr(Listing, "all_held", counted)
     locks["default"].try_acquire("stays", owner, LEASE)
     cleanup = Cleanup(dead(process_of(owner), "default"))
     assert [cleanup.attempt(), cleanup.attempt()] == [False, True]

@@ -127,9 +127,7 @@ class BreaksAnyone(MemoryBackend):
 
 
 class ListsNothing(MemoryBackend):
-    """The flag says that it lists, and it doesn't."""
-
-    supports_listing = True
+    """It lists, and leaves out everything."""
 
     def held(self, *, prefix="", offset=0, limit=50):
         """List nothing, whatever is held."""

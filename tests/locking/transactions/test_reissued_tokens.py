@@ -102,7 +102,8 @@ def test_a_write_lock_and_a_fair_lock_are_given_tokens_too() -> None:
     for lock in (get_write_lock("shop", fenced=True, ttl=60), get_fair_lock("shop", fenced=True, ttl=60)):
         with lock as lease:
             single = lease.leases[0]
-            assert single.backend.reissue_token(single.key, single.owner, AHEAD) > AHEAD
+            engine: Any = single.backend
+            assert engine.reissue_token(single.key, single.owner, AHEAD) > AHEAD
 
 
 # --- all others ------------------------------------------------------------------------------------------
@@ -220,7 +221,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[BaseLockBackend]:
         yield locks["default"]
 
 
-def test_only_the_present_holder_is_given_a_token(engine: BaseLockBackend) -> None:
+def test_only_the_present_holder_is_given_a_token(engine: Any) -> None:
     """Above the last one and above what was asked for; later holders get higher ones; others get none."""
     key, first, second = engine.key("reissued"), new_owner(), new_owner()
     granted = engine.try_acquire(key, first, 60.0, fenced=True)

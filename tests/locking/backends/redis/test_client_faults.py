@@ -25,6 +25,7 @@ from locking.core.handler import locks
 from locking.core.pending_release import release_retrier
 from locking.testing.contract.base import begin, elsewhere, until
 from locking.utils.ownership import new_owner
+from tests.backends import any_engine
 from tests.locking.backends.redis.test_redis_faults import Interrupting, the_pool
 
 PATIENCE = 30.0
@@ -255,7 +256,7 @@ def test_one_key_that_is_no_lock_costs_no_other_lease(own_redis, locks_on):
 def test_one_permit_that_is_none_costs_no_other_permit(own_redis, locks_on):
     """The same for a kind, whose renewals are one script per lease."""
     locks_on(own_redis.url)
-    backend = locks["default"].variant("fair")
+    backend = any_engine().variant("fair")
     leases = [(f"k{i}", new_owner(), FAR) for i in range(5)]
     for lease in leases:
         backend.try_acquire(*lease)

@@ -15,8 +15,8 @@ from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import Exchange, Server
 from locking.backends.redis.scripts import command
 from locking.backends.redis.transport import PERFORM, Transport
-from locking.core.handler import locks
 from locking.testing.contract.base import begin, until
+from tests.backends import any_engine
 
 
 @pytest.mark.parametrize("version", ["4.6.0", "5.2.0", "5.0.1rc1"])
@@ -75,7 +75,7 @@ def test_a_subscription_is_given_back_without_is_connected(
             monkeypatch.delattr(client, "is_connected")
     holder = get_lock("waited-for", ttl=60).acquire()
     waiter = begin(get_lock("waited-for", ttl=60, wait=30).acquire)
-    until(lambda: locks["default"].held(prefix=locks["default"].key("waited-for"))[0].waiters, 30)
+    until(lambda: any_engine().held(prefix=any_engine().key("waited-for"))[0].waiters, 30)
     holder.release()
     waiter.result(30).release()
 

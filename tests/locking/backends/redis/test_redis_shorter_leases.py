@@ -3,6 +3,7 @@
 import pytest
 
 from locking.backends.base import Busy
+from locking.backends.capabilities import backend_of
 from locking.backends.redis import kinds, scripts
 from locking.core.handler import locks
 from locking.utils.ownership import new_owner
@@ -14,7 +15,7 @@ PATIENCE = 30.0
 def backend(own_redis, locks_on, request):
     """A kind of lock that has a queue, on an empty server."""
     locks_on(own_redis.url)
-    return locks["default"].of_kind(request.param)
+    return backend_of(locks["default"], request.param)
 
 
 def end_that_the_second_knows(backend, seconds):

@@ -12,6 +12,7 @@ from locking.backends.redis.kinds import Ordinary
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.utils.ownership import new_owner
+from tests.backends import any_engine
 from tests.locking.support.helpers import parts_of
 
 INDEX = "holdfast_held:"
@@ -74,10 +75,10 @@ def test_an_unfenced_pair_takes_nine_commands(server):
 @pytest.mark.parametrize("fenced", [False, True])
 def test_a_repeated_acquisition_has_the_same_token(server, kind, fenced):
     """The token is in the index: the owner that asks again gets the same one."""
-    backend = locks["default"] if kind == "lock" else locks["default"].variant(kind)
+    backend = any_engine() if kind == "lock" else any_engine().variant(kind)
     owner = new_owner()
     first, second = (backend.try_acquire("a", owner, 60.0, fenced=fenced) for _ in range(2))
-    (hold,) = locks["default"].held()
+    (hold,) = any_engine().held()
     assert isinstance(first, Grant)
     assert isinstance(second, Grant)
     assert hold.token == first.token == second.token
@@ -140,7 +141,7 @@ def test_a_token_agreed_on_is_remembered_without_a_counter(server):
     locks["default"].try_acquire("a", owner, 60.0)
     raised = Ordinary(Index()).raise_token("a", owner, ahead, keep=False)
     assert server.execute_command(*parts_of(raised)) == 1
-    assert [hold.token for hold in locks["default"].held()] == [ahead]
+    assert [hold.token for hold in any_engine().held()] == [ahead]
     locks["default"].release("a", owner)
     grant = locks["default"].try_acquire("a", new_owner(), 60.0)
     assert isinstance(grant, Grant)

@@ -21,7 +21,7 @@ from locking.core.handler import locks
 from locking.inspection.held import held_locks
 from locking.testing.contract.base import begin, counted_waiters, until
 from locking.utils.ownership import new_owner
-from tests.backends import ETCD, ZOOKEEPER
+from tests.backends import ETCD, ZOOKEEPER, any_engine
 from tests.locking.backends.queue.ensembles.certificates import Certificates, needs_openssl
 from tests.locking.backends.queue.ensembles.servers import (
     Etcd,
@@ -63,11 +63,11 @@ def use_everything() -> None:
         waiter = begin(get_lock("a", ttl=20, wait=60).acquire)
         until(waiters.number, PATIENCE)
         lease.extend(60)
-        locks["default"].publish_heartbeats({"me": "{}"})
+        any_engine().publish_heartbeats({"me": "{}"})
         assert [row.name for row in held_locks().rows] == ["a"]
-        assert set(locks["default"].heartbeats(["me"])) == {"me"}
+        assert set(any_engine().heartbeats(["me"])) == {"me"}
     waiter.result(timeout=PATIENCE).release()
-    locks["default"].publish_heartbeats({}, forget=["me"])
+    any_engine().publish_heartbeats({}, forget=["me"])
     locks["default"].check(live=True)
     assert held_locks().rows == []
 

@@ -34,7 +34,7 @@ from locking.core.lease import State
 from locking.testing.contract.base import begin, counted_waiters, until
 from locking.utils.clock import now
 from locking.utils.ownership import new_owner
-from tests.backends import BACKENDS, ZOOKEEPER
+from tests.backends import BACKENDS, ZOOKEEPER, any_engine
 from tests.locking.backends.queue.ensembles.servers import ZooKeeper, needs_etcd, needs_zookeeper, running
 from tests.locking.support.helpers import take_from
 
@@ -101,7 +101,7 @@ def test_the_fence_refuses_a_stale_holder(on):
 
 def test_a_listing_tells_who_waits(on):
     """Holder, token and number of waiters, of every kind; the variants leave listing to the main backend."""
-    backend = locks["default"]
+    backend = any_engine()
     with counted_waiters(backend) as waiters, get_lock("a", ttl=60) as lease:
         waiter = begin(get_lock("a", ttl=60, wait=60).acquire)
         until(waiters.number, PATIENCE)
@@ -164,7 +164,7 @@ def test_a_session_in_doubt_is_unknown_and_then_lost(tmp_path):
 def test_a_server_agrees_to_less_than_was_asked_for_and_a_hold_ends_by_that(tmp_path):
     """Who asks for ten minutes gets the server's limit of one, and believes in two thirds of it."""
     with own_zookeeper(tmp_path, session_timeout=600.0), get_lock("a", ttl=600) as lease:
-        assert 0.0 < locks["default"].hold_ends("a", lease.owner) - now() <= 60.0 * SESSION_TRUST_RATIO
+        assert 0.0 < any_engine().hold_ends("a", lease.owner) - now() <= 60.0 * SESSION_TRUST_RATIO
 
 
 @needs_zookeeper
@@ -203,7 +203,7 @@ def test_a_lease_longer_than_the_first_has_a_lease_of_its_own(on_etcd):
     """Extending beyond the first length keeps key and token, and survives the end of the first lease."""
     lease = get_lock("a", ttl=1).acquire()
     lease.extend(30)
-    held = locks["default"].held()[0]
+    held = any_engine().held()[0]
     assert (held.owner, held.token) == (lease.owner, lease.fencing_token)
     assert (held.remaining or 0) > 20
     lease.release()
@@ -215,7 +215,7 @@ def test_a_lease_longer_than_the_first_has_a_lease_of_its_own(on_etcd):
 def test_etcdctl_stands_in_the_same_line(on_etcd):
     """`etcdctl lock` waits for our hold, has it next, and we wait for its."""
     with etcdctl_lock(on_etcd, "a") as other:
-        until(lambda: [held.waiters for held in locks["default"].held()] == [0], PATIENCE)
+        until(lambda: [held.waiters for held in any_engine().held()] == [0], PATIENCE)
         with counted_waiters(locks["default"]) as waiters:
             waiter = begin(get_lock("a", ttl=60, wait=60).acquire)
             until(waiters.number, PATIENCE)
@@ -233,7 +233,7 @@ def etcdctl_lock(settings, name):
     with get_lock(name, ttl=60):
         other = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
         try:
-            until(lambda: [held.waiters for held in locks["default"].held()] == [1], PATIENCE)
+            until(lambda: [held.waiters for held in any_engine().held()] == [1], PATIENCE)
         except BaseException:
             other.kill()
             raise

@@ -10,6 +10,7 @@ import pytest
 
 from locking import LockLost, get_lock
 from locking.core.handler import locks
+from tests.backends import any_engine
 from tests.locking.backends.redis.redisson.harness import FETCHING, missing
 from tests.locking.backends.redis.topologies.servers import needs_redis_server, until
 from tests.locking.backends.redis.topologies.waiters import acquired_in_thread, in_thread, until_waiting
@@ -245,7 +246,7 @@ def test_python_forces_java_out(site):
     assert site.java.do("try", "shared") == "true"
     waiter = site.java.begin("other", "wait", "shared")
     site.until_heard("shared")
-    backend = locks["default"]
+    backend = any_engine()
 
     assert not backend.force_release("shared", "somebody:1")
     assert backend.force_release("shared", holder_of("shared"))
@@ -271,18 +272,18 @@ def test_a_java_holder_is_listed_and_can_be_broken(site):
     """Once a Python process was refused its lock, Java's hold is listed; an operator breaks it."""
     assert site.java.do("try", "shared") == "true"
     assert get_lock("shared").try_acquire() is None
-    (hold,) = locks["default"].held(prefix="shared")
+    (hold,) = any_engine().held(prefix="shared")
     assert hold.owner.startswith(site.java.id)
     assert (hold.kind, hold.token) == ("lock", 0)
     assert hold.since is not None
-    assert locks["default"].force_release("shared", hold.owner)
-    assert locks["default"].held(prefix="shared") == []
+    assert any_engine().force_release("shared", hold.owner)
+    assert any_engine().held(prefix="shared") == []
     assert get_lock("shared").try_acquire()
 
 
 def test_a_java_holder_that_nobody_met_is_found(site):
     """A lock that only Java uses is listed when a listing passes its key, until Java lets it go."""
     assert site.java.do("try", "alone") == "true"
-    until(lambda: [hold.key for hold in locks["default"].held()] == ["alone"], "the Java holder on the list")
+    until(lambda: [hold.key for hold in any_engine().held()] == ["alone"], "the Java holder on the list")
     site.java.do("unlock", "alone")
-    assert locks["default"].held() == []
+    assert any_engine().held() == []

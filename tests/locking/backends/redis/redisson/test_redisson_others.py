@@ -19,8 +19,8 @@ from locking import (
 from locking.backends.redis.index import Index
 from locking.backends.redis.kinds import Ordinary
 from locking.contrib.redisson import get_fair_lock
-from locking.core.handler import locks
 from locking.inspection.held import held_locks
+from tests.backends import any_engine
 from tests.locking.backends.redis.redisson.harness import FETCHING, missing
 from tests.locking.backends.redis.topologies.servers import needs_redis_server, until
 from tests.locking.backends.redis.topologies.waiters import acquired_in_thread, in_thread, until_waiting
@@ -203,7 +203,7 @@ def test_a_java_fair_lock_is_listed_as_one_and_breaking_it_wakes_its_line(site):
     until(lambda: [row.kind for row in held_locks().rows] == ["fair"], "the fair lock on the list")
     (row,) = held_locks().rows
     assert row.waiters == 1
-    assert locks["default"].variant("fair").force_release(row.key, row.owner)
+    assert any_engine().variant("fair").force_release(row.key, row.owner)
     assert waiter.result(PROMPT) == "true"
     assert site.java.do("unlock", "shared", kind="fair", thread="other") == "done"
 
@@ -215,6 +215,6 @@ def test_breaking_what_was_shown_as_a_lock_wakes_a_fair_line_too(site):
     (row,) = held_locks().rows
     waiter = site.java.begin("other", "wait", "shared", kind="fair")
     until(lambda: "redisson_lock_queue:{shared}" in site.names_on(site.home("shared")), "a queue")
-    assert locks["default"].force_release(row.key, row.owner)
+    assert any_engine().force_release(row.key, row.owner)
     assert waiter.result(PROMPT) == "true"
     assert site.java.do("unlock", "shared", kind="fair", thread="other") == "done"

@@ -7,10 +7,10 @@ import pytest
 
 from locking import BackendError, LockNotAcquired, get_lock
 from locking.contrib.redisson import get_fair_lock
-from locking.core.handler import locks
 from locking.core.kinds import get_read_lock, get_semaphore, get_write_lock
 from locking.inspection.held import held_locks
 from tests import ROOT
+from tests.backends import any_engine
 from tests.locking.backends.redis.topologies.servers import Cluster, needs_redis_server, servers, until
 from tests.locking.backends.redis.topologies.waiters import acquired_in_thread, in_thread, until_waiting
 
@@ -110,7 +110,7 @@ def test_the_listed_rights_are_enough_for_the_other_kinds(server):
 def test_the_listed_rights_are_enough_to_list(server):
     """With the rights for listing added, the user lists, tells of itself, adds figures and sweeps."""
     admit(server, rights("single") + rights("kinds") + rights("listing"))
-    backend = locks["default"]
+    backend = any_engine()
 
     with get_lock("a") as lease, get_read_lock("r"), get_write_lock("w"), get_semaphore("s", permits=1):
         client = lease.owner.split(":")[0]
