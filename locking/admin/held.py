@@ -329,7 +329,7 @@ def _history(minutes: list[int]) -> dict[str, Any]:
 
 def _timeline(hold: Any) -> list[tuple[datetime, Any, str, str]]:
     """Return when what happened to a lock, by whom and why, the latest first."""
-    here = timezone.now()
+    here = timezone.now()  # noqa: TID251 - shown, not compared
     seen = [
         (hold.started, _("process began"), hold.program, None),
         (hold.since, _("acquired"), hold.holder, hold.site),
