@@ -554,7 +554,7 @@ def test_the_last_piece_is_sold_twice(open_lab):
     expect(page.locator("#goal")).to_contain_text("You did it")
     expect(page.locator("#totals")).to_have_text("sold 2 · in stock 1 · page says 0")
     expect(page.locator("#tile-stock")).to_have_text("0")
-    expect(page.locator("#solved")).to_have_text("1 of 6 puzzles solved")
+    expect(page.locator("#solved")).to_have_text("1 of 20 puzzles solved")
     page.get_by_role("button", name="Now try row_lock").click()
     expect(page.locator("#step-strategy")).to_have_text("row_lock")
     expect(page.locator("#goal")).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
@@ -738,7 +738,7 @@ def test_the_deadlock_of_distributed_locks_names_its_circle(open_lab):
     may_press(page, victim.get_attribute("data-lane", timeout=SOON))
     victim.locator(".next").click()
     expect(victim.locator(".now")).to_contain_text("and waits for 'lab:sku:")
-    expect(page.locator("#solved")).to_have_text("1 of 6 puzzles solved")
+    expect(page.locator("#solved")).to_have_text("1 of 20 puzzles solved")
     page.goto("/problems/")  # the session ends, and with it its process, which writes what is left
     end_lab_runs()
     assert [event.action for event in LockEvent.objects.all()] == ["deadlock"]

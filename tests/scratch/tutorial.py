@@ -10,7 +10,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from config.embedded.redis import program
+from config.embedded.server import redis_program
 from tests import ROOT
 from tests.docs.walkthrough import Reader, Step, environment_of
 from tests.support.processes import ServerProcess, free_ports, until
@@ -40,7 +40,7 @@ def main(wheel: Path) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made, "mysite")
         folder.mkdir()
-        server = ServerProcess(Path(made, "redis"), [str(program()), "--port", str(redis), "--save", ""])
+        server = ServerProcess(Path(made, "redis"), [str(redis_program()), "--port", str(redis), "--save", ""])
         client = Redis(port=redis)
 
         def pause() -> None:
