@@ -40,7 +40,9 @@ def main(wheel: Path) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made, "mysite")
         folder.mkdir()
-        server = ServerProcess(Path(made, "redis"), [str(redis_program()), "--port", str(redis), "--save", ""])
+        server = ServerProcess(
+            Path(made, "redis"), [str(redis_program()), "--port", str(redis), "--save", ""]
+        )
         client = Redis(port=redis)
 
         def pause() -> None:
