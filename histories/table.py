@@ -98,7 +98,7 @@ def mistakes(cells: Iterable[Seen]) -> str:
             found.setdefault((cell["system"], cell["wrong"]), set()).update(impossible)
     names = [name for name, _ in MISTAKES.values()]
     lines = [f"| system | {' | '.join(names)} |\n|---|---|---|---|"]
-    for system in SYSTEMS:
+    for system in dict.fromkeys(system for system, _ in found):
         shown = [_found(found.get((system, wrong)), (system, wrong) in NO_WAY) for wrong in MISTAKES]
         lines.append(f"| {SYSTEMS[system].name} | {' | '.join(shown)} |")
     return "\n".join(lines)
