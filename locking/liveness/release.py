@@ -31,7 +31,7 @@ from locking.utils.ownership import is_guarded
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN: Final = 0.1
+LOOK_AGAIN: Final = 0.05
 """Seconds between two looks at every process while a lock is waited for."""
 
 LOOKING_SHARE: Final = 20

@@ -454,7 +454,7 @@ def test_a_lock_that_stays_is_not_asked_for_again(monkeypatch):
 
 
 def test_looks_are_apart_however_many_begin_to_wait(watching, monkeypatch):
-    """Each waiter asks for a look; one per tenth of a second is taken."""
+    """Each waiter asks for a look; each follows the last by a pause."""
     registration.enter("default")
     looks = []
 
