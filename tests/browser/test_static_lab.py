@@ -17,7 +17,6 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lab")
     call_command("build_static_lab", folder)
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
-    handler.log_message = lambda *_: None
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
