@@ -22,9 +22,10 @@ demo: migrate ## show the oversell, broken and fixed, on real servers (about a m
 	@$(RUN) manage.py seed_demo
 	@$(RUN) manage.py oversell $(RACE)
 
-serve: migrate ## run the shop at http://127.0.0.1:8000/
+serve: migrate ## run the shop and its relay of events at http://127.0.0.1:8000/
 	@$(RUN) manage.py seed_demo
-	@$(RUN) -m config.serve $(PORT)
+	@$(RUN) manage.py relay_events --every 2 >/dev/null & relay=$$!; \
+		trap 'kill $$relay 2>/dev/null' EXIT INT TERM; $(RUN) -m config.serve $(PORT)
 
 # Somebody's wish that Python write no bytecode would have every process of the tests compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE

@@ -381,7 +381,7 @@ class BaseLockBackend(ABC):
                 return
             offset += len(page)
 
-    # what a dead process has left: see `locking.core.dead_processes`
+    # what a dead process has left: see `locking.liveness.release`
 
     def server_of(self, key: str) -> object:
         """Return what stands for the server that has `key`, where one of several may fail by itself."""

@@ -11,12 +11,19 @@ from playwright.sync_api import expect
 from tests.browser.looks import SHOTS, in_both_schemes, no_violations, violations
 
 
+class SilentHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves files without a line for each request."""
+
+    def log_message(self, *_):
+        """Write nothing."""
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """Build the lab and serve its folder; the address."""
     folder = tmp_path_factory.mktemp("lab")
     call_command("build_static_lab", folder)
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    handler = functools.partial(SilentHandler, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"

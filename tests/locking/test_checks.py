@@ -233,7 +233,7 @@ urlpatterns = [path("nested/", include(SOUND + TRAPS))]
 @pytest.mark.urls(__name__)
 @pytest.mark.django_db(transaction=True)
 def test_views_that_atomic_requests_would_wrap_are_told(atomic_requests: None) -> None:
-    """A lock on a method, and a lock for another database, are refused at every request: reported by `check`."""
+    """A lock on a method, and a lock for another database, are refused at each request, and by `check`."""
     messages = checks.check_atomic_requests()
     assert [message.id for message in messages] == ["locking.E006", "locking.E007"]
     assert "OnMethod.post" in messages[0].msg

@@ -18,8 +18,6 @@ from tests import ROOT
 LOCKING = ROOT / "locking"
 
 PARTS: Final[dict[str, str]] = {
-    "core/dead_processes.py": "liveness",
-    "core/liveness.py": "liveness",
     "liveness": "liveness",
     "core": "core",
     "utils": "core",
@@ -45,8 +43,8 @@ PARTS: Final[dict[str, str]] = {
     "backends/lease_expirer.py": "zookeeper and etcd",
     "contrib/celery.py": "celery",
     "contrib": "contrib",
-    "checks.py": "contrib",
-    "live_checks.py": "contrib",
+    "checks.py": "checks",
+    "live_checks.py": "checks",
     "inspection": "inspection",
     "admin": "admin",
     "templatetags": "admin",
@@ -59,19 +57,20 @@ UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
     "core": 8_350,  # goal: 8,000
-    "liveness": 820,
-    "database": 1_800,  # goal, as of each optional part: 1,500
+    "liveness": 540,
+    "database": 1_650,  # goal, as of each optional part: 1,500
     "redlock": 400,
     "redis": 4_040,
-    "zookeeper and etcd": 2_520,
+    "zookeeper and etcd": 2_400,
     "celery": 330,
-    "contrib": 1_020,
-    "inspection": 1_700,
+    "contrib": 700,
+    "checks": 560,
+    "inspection": 1_670,
     "admin": 840,
-    "command": 1_230,
+    "command": 920,
     "testing": 390,
 }
-MOST: Final = 23_430  # goal: 18,000
+MOST: Final = 22_780  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 
