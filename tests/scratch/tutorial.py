@@ -8,9 +8,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from config.embedded.redis import program
 from redis import Redis
 
-from config.embedded.redis import program
 from tests import ROOT
 from tests.docs.walkthrough import Reader, Step, environment_of
 from tests.support.processes import ServerProcess, free_ports, until
