@@ -129,10 +129,10 @@ def _configured(running: Running) -> Iterator[None]:
     from django.db import connections
 
     from locking.core.handler import locks
-    from locking.core.liveness import registration
+    from locking.liveness.files import registration
 
     locks.reset()
-    registration.leave([])
+    registration.leave()
     registration.reset()  # this engine's processes meet in a directory of their own
     try:
         yield

@@ -55,6 +55,7 @@ html_show_sphinx = False
 html_theme_options = {"top_of_page_buttons": []}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).parent / "scorer.js")  # Sphinx looks for it from where it was started
 
 SENTINELS = {"UNSET": "<of the alias>", "DEFAULT_ALIAS": "'default'", "NO_HOLD": "0.0"}
 """Defaults as a reader understands them, by the names that the code has for them."""

@@ -31,9 +31,57 @@ def release() -> str:
             [(6.2, "reads stock 9", "good")],
         ),
     )
-    told = "Released before COMMIT, B reads the old stock; released after it, B reads what A has written."
+    label = "Released before COMMIT, B reads the old stock; released after it, B reads what A has written."
     shapes = [*timeline(8, "Released before COMMIT", early), *timeline(190, "Released after COMMIT", late)]
-    return svg(700, 375, told, shapes)
+    return svg(700, 375, label, shapes)
+
+
+def guarded() -> str:
+    """Three requests for one order: the first has the lock, the second waits, the third is refused."""
+    rows = (
+        Row(
+            "request A",
+            [Span(0, 1, "lock", "good"), Span(1, 4, "BEGIN … COMMIT", "work"), Span(4, 4.5, "", "good")],
+            [(3.3, "released after COMMIT", "good")],
+        ),
+        Row(
+            "request B",
+            [
+                Span(0.6, 4.5, "wait=3: waits in the queue", "wait"),
+                Span(4.5, 9, "lock, BEGIN … COMMIT", "good"),
+            ],
+            [(4.5, "reads what A has committed", "good")],
+        ),
+        Row(
+            "request C", [Span(1.6, 2.6, "wait=0", "wait")], [(2.6, "409 Conflict, with Retry-After", "bad")]
+        ),
+    )
+    label = "A has the lock until after its COMMIT; B waits in the queue and comes next; C doesn't wait: 409."
+    return svg(700, 240, label, timeline(8, "Three requests for one order", rows))
+
+
+def handoff() -> str:
+    """The queue of a lock, and how a release hands it to the first waiter."""
+    rows = (
+        Row(
+            "holder",
+            [Span(0, 3, "lock", "good")],
+            [(2.2, "one script: release, and give it to the first", "quiet")],
+        ),
+        Row(
+            "first waiter",
+            [Span(0.5, 3, "subscribed, sleeps", "wait"), Span(3, 6, "lock", "good")],
+            [(3, "is notified: the lock is its own already", "good")],
+        ),
+        Row(
+            "second waiter",
+            [Span(1, 6, "subscribed, sleeps", "wait"), Span(6, 9, "lock", "good")],
+            [(6, "in the order they came", "quiet")],
+        ),
+        Row("newcomer", [Span(3.4, 9, "asks right after the release: queues behind them", "wait")]),
+    )
+    label = "A release hands the lock to the first waiter in the queue, in the same step; a newcomer waits."
+    return svg(700, 300, label, timeline(8, "The queue, and the handoff", rows))
 
 
 def fence() -> str:
@@ -59,17 +107,17 @@ def fence() -> str:
             [(6.4, "refuses 33: StaleFencingToken", "good")],
         ),
     )
-    told = (
+    label = (
         "A holder that was paused beyond its lease writes with token 33; the database knows 34 and refuses."
     )
-    return svg(700, 240, told, timeline(8, "A paused holder, and the fence", rows))
+    return svg(700, 240, label, timeline(8, "A paused holder, and the fence", rows))
 
 
 LADDER = (
     ("Is all that must wait one transaction?", "locks of the transaction", "the commit is the release"),
     ("Do you have Redis?", "Redis", "with Sentinel or Cluster another takes over"),
     ("An ensemble of ZooKeeper or etcd?", "ZooKeeper, etcd", "a majority agrees on each lock"),
-    ("PostgreSQL, and many locks a second?", "session locks", "a killed holder's lock is free at once"),
+    ("PostgreSQL, and many locks a second?", "advisory locks", "a killed holder's lock is free at once"),
     ("Any database?", "rows of the database", "nothing new to run"),
     ("Tests, a script, one process?", "memory", "needs nothing"),
 )
@@ -84,8 +132,8 @@ def engines() -> str:
         shapes.append(box(384, y, 300, engine, because, "good"))
         if number:
             shapes.append(arrow((60, y - 24), (60, y), "no", 8, 4))
-    told = "; ".join(f"{question} {engine}" for question, engine, _ in LADDER)
-    return svg(700, 16 + 62 * len(LADDER), told, shapes)
+    label = "; ".join(f"{question} {engine}" for question, engine, _ in LADDER)
+    return svg(700, 16 + 62 * len(LADDER), label, shapes)
 
 
 def lease() -> str:
@@ -130,14 +178,16 @@ def order() -> str:
         arrow((560, 39), (660, 39), "ship the rest", -40, -8),
         arrow((720, 58), (720, 110), "take back", 8, 5),
     ]
-    told = (
+    label = (
         "A placed order is paid, cancelled or expires; a paid one is cancelled or shipped, at once or in"
         " parts, and may come back."
     )
-    return svg(800, 250, told, shapes)
+    return svg(800, 250, label, shapes)
 
 
 DIAGRAMS = {
+    "guarded.svg": guarded,
+    "handoff.svg": handoff,
     "release.svg": release,
     "fence.svg": fence,
     "engines.svg": engines,

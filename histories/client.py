@@ -195,7 +195,7 @@ class Client:
         lease = taken[0]
         facts["owner"] = lease.owner
         try:
-            for _ in range(self.chance.randint(1, 3)):
+            for _ in range(self.chance.randint(2, 4)):
                 self.rest(0.01, 0.1)
                 self.do("held", key, lambda: self.look(lease), **facts)
                 if self.chance.random() < 0.2:
@@ -262,7 +262,7 @@ class Client:
                 value = cursor.fetchone()[0]
                 self.rest(0.02, 0.15)
                 reached = "wrote"
-                token = lease.leases[0].token if how == "fenced" else 0
+                token = lease.leases[0].token if lease and how == "fenced" else 0
                 self.log.write(
                     operation, "wrote", value=value, token=token, owner=lease.owner if lease else ""
                 )

@@ -166,6 +166,17 @@ def frozen_client(scene: Scene) -> Generator[None]:
         client.thaw()
 
 
+def frozen_holder(scene: Scene) -> Generator[None]:
+    """SIGSTOP of a client that holds the lock, for longer than the lease, then SIGCONT."""
+    host = _next_call(scene.log, '"held", "key": "lock')
+    holders = [client for client in scene.clients if client.host == host]
+    for client in holders:
+        client.freeze()
+    yield
+    for client in holders:
+        client.thaw()
+
+
 def clock(scene: Scene) -> Generator[None]:
     """The wall clocks of the leader and of two clients' hosts are an hour off."""
     off = scene.chance.choice([-HOUR, HOUR])
@@ -219,6 +230,7 @@ NEMESES: Final[dict[str, Nemesis]] = {
     "killed-client": killed_client,
     "frozen-server": frozen_server,
     "frozen-client": frozen_client,
+    "frozen-holder": frozen_holder,
     "clock": clock,
     "failover": failover,
     "full-disk": full_disk,

@@ -18,6 +18,9 @@ HEAD: Final = (
     " | `get_lock` | `locked_transaction` | `fenced=True` |\n|---|---:|---:|---:|---|---|---|---|"
 )
 LOCKS: Final = ("lock", "semaphore", "read_write")
+LABELS: Final = {"bare": "`get_lock`", "confirmed": "`locked_transaction`", "read_write": "read-write"}
+NO_WAY: Final = {("advisory", "owner"), ("rowlock", "owner"), ("rowlock", "lease")}
+"""Mistakes that can't be made: the lock is one session's or transaction's, and ends with it."""
 
 Seen = dict[str, Any]
 
@@ -77,24 +80,36 @@ def tables(cells: Iterable[Seen]) -> str:
     return "\n\n".join(parts)
 
 
+MISTAKES: Final = {
+    "lock": ("no lock", ("bare", "confirmed")),
+    "lease": ("an ended lease believed in", LOCKS),
+    "owner": ("another holder released", LOCKS),
+}
+"""What a wrong lock does, and where that has to be found: a frozen holder spoils the others anyway."""
+
+
 def mistakes(cells: Iterable[Seen]) -> str:
-    """Return the table of the wrong locks: by system, what each mistake was found in."""
-    wrong: dict[str, dict[str, str]] = {}
-    names = {
-        "lock": "no lock",
-        "lease": "a lease believed in for ever",
-        "owner": "a release of whoever holds",
-    }
+    """Return the table of the wrong locks: by system, in which histories each mistake was found."""
+    found: dict[tuple[str, str], set[str]] = {}
     for cell in cells:
         if cell["wrong"]:
-            found = [kind for kind, verdict in cell["verdicts"].items() if verdict == "Illegal"]
-            wrong.setdefault(cell["system"], {})[cell["wrong"]] = ", ".join(found) or "not found"
-    head = f"| system | {' | '.join(names.values())} |\n|---|---|---|---|"
-    rows = [
-        f"| {SYSTEMS[system].name} | {' | '.join(its.get(mistake, '—') for mistake in names)} |"
-        for system, its in wrong.items()
-    ]
-    return "\n".join([head, *rows]) if rows else ""
+            kinds = MISTAKES[cell["wrong"]][1]
+            impossible = {kind for kind in kinds if cell["verdicts"].get(kind) == "Illegal"}
+            found.setdefault((cell["system"], cell["wrong"]), set()).update(impossible)
+    names = [name for name, _ in MISTAKES.values()]
+    lines = [f"| system | {' | '.join(names)} |\n|---|---|---|---|"]
+    for system in dict.fromkeys(system for system, _ in found):
+        shown = [_found(found.get((system, wrong)), (system, wrong) in NO_WAY) for wrong in MISTAKES]
+        lines.append(f"| {SYSTEMS[system].name} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def _found(impossible: set[str] | None, no_way: bool) -> str:
+    if no_way:
+        return "can't be made"
+    if impossible is None:
+        return "not run"
+    return ", ".join(sorted(LABELS.get(kind, kind) for kind in impossible)) or "not found"
 
 
 def page(text: str, cells: Sequence[Seen]) -> str:

@@ -16,10 +16,11 @@ class LockingConfig(AppConfig):
     def ready(self) -> None:
         """Register the system checks; have what is built on the core hear of locks, and of the end."""
         from locking import checks, live_checks  # noqa: F401
-        from locking.core import at_exit, dead_processes
+        from locking.core import at_exit
         from locking.inspection import audit, deadlocks, heartbeat
+        from locking.liveness import release
 
-        dead_processes.start()
+        release.start()
         heartbeat.start()
         deadlocks.start()
         audit.listen()

@@ -25,9 +25,9 @@ from django.db.transaction import atomic
 from locking.backends.base import BaseLockBackend, Busy, Finding, finding_of
 from locking.backends.capabilities import Diagnosis, Listing
 from locking.core.handler import InvalidLockBackend, locks
-from locking.core.liveness import SETTING, directory, peers
 from locking.exceptions import LockError, LockNotSupported
 from locking.inspection.held import GONE, held_locks
+from locking.liveness.files import SETTING, directory, peers
 from locking.models import Fence
 from locking.utils.databases import VENDORS
 from locking.utils.ownership import new_owner

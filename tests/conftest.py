@@ -119,9 +119,9 @@ def idle_connections_are_closed() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def quiet() -> Iterator[None]:
     """Nothing is sent from the side: tests that count requests, or lose replies, must know each of them."""
-    from locking.core.dead_processes import watcher
     from locking.inspection import audit
     from locking.inspection.heartbeat import reporter
+    from locking.liveness.release import watcher
     from locking.signals import lock_deadlocked
 
     reporter.enabled = watcher.enabled = False

@@ -19,17 +19,11 @@ from locking.models import Fence, LockEvent
 class ReadOnly:
     """Read-only admin: the lock code writes the rows; a fence is never forgotten, the audit goes by age."""
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False for every user."""
-        return False
-
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False for every user. Actions on held locks have their own permissions."""
+        """Return False: what may be done to a held lock has permissions of its own."""
         return False
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False for every user."""
-        return False
+    has_add_permission = has_delete_permission = has_change_permission
 
 
 class Kept(ListedLookups, ReadOnly):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, ClassVar
@@ -31,10 +32,10 @@ from locking.admin.held_rows import (
     page_of,
 )
 from locking.core.handler import locks
-from locking.core.kinds import LABELS as KIND_NAMES
 from locking.exceptions import BackendError, LockNotSupported
 from locking.inspection.admin_actions import Result, extend_held, force_release
-from locking.inspection.formatting import age, duration, shortened, visible
+from locking.inspection.facts import facts
+from locking.inspection.formatting import shortened, visible
 from locking.inspection.held import known_waiters
 from locking.inspection.stats import last_hour
 from locking.inspection.waiting import wait_trees
@@ -170,7 +171,7 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         row = self.get_object(request, unquote(object_id))
         if row is None:
             return self._ended(request)
-        return self._page(request, "detail", row, facts=_facts(row.hold), timeline=_timeline(row.hold))
+        return self._page(request, "detail", row, facts=facts(row.hold), timeline=_timeline(row.hold))
 
     @_committed_by_steps
     def release_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -329,43 +330,18 @@ def _history(minutes: list[int]) -> dict[str, Any]:
 
 def _timeline(hold: Any) -> list[tuple[datetime, Any, str, str]]:
     """Return when what happened to a lock, by whom and why, the latest first."""
-    here = timezone.now()  # noqa: TID251 shown
+    here, zone = time.time(), timezone.get_current_timezone()  # noqa: TID251 shown
     seen = [
         (hold.started, _("process began"), hold.program, None),
         (hold.since, _("acquired"), hold.holder, hold.site),
-        *((here.timestamp() - each.waited, _("waits"), each.who, each.doing) for each in hold.waiting),
+        *((here - each.waited, _("waits"), each.who, each.doing) for each in hold.waiting),
     ]
-    moments = [
-        (datetime.fromtimestamp(at, here.tzinfo), what, visible(by or ""), visible(why or ""))
+    moments: list[tuple[datetime, Any, str, str]] = [
+        (datetime.fromtimestamp(at, zone), what, visible(by or ""), visible(why or ""))
         for at, what, by, why in seen
         if at is not None
     ]
     for event in LockEvent.objects.filter(backend=hold.backend, name=storable(hold.name))[:EVENTS_SHOWN]:
-        what: Any = (
-            event.get_action_display() if event.done else f"{event.get_action_display()} ({_('had ended')})"
-        )
-        moments.append((event.at, what, event.actor, event.reason))
+        ended = "" if event.done else f" ({_('had ended')})"
+        moments.append((event.at, f"{event.get_action_display()}{ended}", event.actor, event.reason))
     return sorted(moments, key=lambda moment: moment[0], reverse=True)
-
-
-def _facts(hold: Any) -> list[tuple[Any, Any]]:
-    """Return what there is to know of one hold, for its page."""
-    return [
-        (_("kind"), KIND_NAMES[hold.kind]),
-        (_("backend"), hold.backend),
-        (_("key"), visible(hold.key)),
-        (_("holder"), visible(hold.holder)),
-        (_("at work on"), visible(hold.doing or "") or None),
-        (_("taken at"), hold.site),
-        (_("program"), hold.program),
-        (_("process began"), age(hold.started)),
-        (_("last sign of life"), None if hold.silent is None else _("%s ago") % duration(hold.silent)),
-        (_("owner"), hold.owner),
-        (_("hold count"), hold.count),
-        (_("held for"), duration(hold.held_for)),
-        (_("left of the lease"), duration(hold.remaining)),
-        (_("length of the lease"), duration(hold.ttl)),
-        (_("renewals"), hold.renewals),
-        (_("waiters"), hold.waiter_count if hold.waiting else hold.waiters),
-        (_("fencing token"), hold.token or None),
-    ]

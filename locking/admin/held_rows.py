@@ -23,6 +23,8 @@ from django.utils.translation import gettext_lazy as _
 from locking.core.handler import InvalidLockBackend, locks
 from locking.core.kinds import LABELS as KIND_NAMES
 from locking.exceptions import LockError
+from locking.inspection.facts import STATES as STATE_NAMES
+from locking.inspection.facts import waiter_count
 from locking.inspection.formatting import duration, shortened, visible
 from locking.inspection.held import HeldLock as HeldLockInfo
 from locking.inspection.held import Page, find_hold, held_locks
@@ -30,13 +32,6 @@ from locking.models import HeldLock
 
 MOST_AT_ONCE = 100
 """Rows that one bulk action takes."""
-
-STATE_NAMES = {
-    "held": _("held"),
-    "expiring": _("expiring"),
-    "over-age": _("over-age"),
-    "gone": _("holder gone"),
-}
 
 
 class Ident(NamedTuple):
@@ -220,6 +215,11 @@ ANY_ROW = "ident-of-the-row"
 """Stands in an address for the ident: one is reversed for all rows."""
 
 
+def breakable(holder: str) -> str:
+    """Return a holder that a narrow column breaks after its colons, not in the middle of a word."""
+    return format_html_join(mark_safe(":<wbr>"), "{}", ((part,) for part in visible(holder).split(":")))
+
+
 def _waiting(hold: HeldLockInfo) -> str:
     """Return the waiters of a hold, the longest waiting first."""
     items = format_html_join(
@@ -227,7 +227,7 @@ def _waiting(hold: HeldLockInfo) -> str:
         '<li><bdi>{}</bdi> <span class="held-waited">{}</span>{}</li>',
         (
             (
-                visible(each.who),
+                breakable(each.who),
                 duration(each.waited),
                 format_html('<br><span class="quiet">{}</span>', visible(each.doing)) if each.doing else "",
             )
@@ -327,14 +327,14 @@ def _cells(hold: HeldLockInfo) -> dict[str, Any]:
         "name": shortened(hold.name),
         "full_name": visible(hold.name),
         "backend": hold.backend,
-        "holder": visible(hold.holder),
+        "holder": breakable(hold.holder),
         "doing": visible(hold.doing or ""),
         "held_for": duration(hold.held_for),
         "longest": f"{longest:.1f}",
         "left": f"{longest if left is None else left:.1f}",
         "left_name": _("no end") if left is None else duration(left),
         "renewed": gettext("renewed %(times)d×") % {"times": hold.renewals} if hold.renewals else "",
-        "waiters": hold.waiter_count if hold.waiting else "–" if hold.waiters is None else hold.waiters,
+        "waiters": "–" if (waiting := waiter_count(hold)) is None else waiting,
         "waiting": _waiting(hold),
         "token": hold.token or "–",
     }

@@ -12,9 +12,8 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final
 
-from locking.exceptions import LockError
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
 from locking.utils.logs import log_rarely
@@ -30,14 +29,15 @@ class LocalLease:
     """One hold: its node on the engine, and the moment (`clock.now()`) at which it ends.
 
     Attributes:
-        node: where it stands on the engine.
+        node: where it is on the engine.
         token: its fencing token.
         deadline: when it ends.
         session: the engine's session or lease that it depends on.
         length: seconds that the engine's lease lasts without renewal, where it has one.
+        permits: of a semaphore, as many as its entry says.
         prolonging: requests under way that may move the deadline.
         over: it has ended, though the engine may not have heard yet.
-        mutex: held by an engine that must send the requests about this hold one after the other.
+        mutex: the requests about this hold are sent one after the other.
     """
 
     node: str
@@ -45,27 +45,25 @@ class LocalLease:
     deadline: float
     session: int = 0
     length: int = 0
+    permits: int = 0
     prolonging: int = field(default=0, init=False)
     over: bool = field(default=False, init=False)
     mutex: threading.Lock = field(default_factory=threading.Lock, init=False)
 
 
-Hold = TypeVar("Hold", bound=LocalLease)
-
-
-class LeaseExpirer(Generic[Hold]):
+class LeaseExpirer:
     """The holds of one backend; its thread starts with the first.
 
     Args:
-        end: tells the engine that a hold is over; may raise LockError, and is then called again.
+        end: tells the engine that a hold is over; when it raises, it is called again.
         beat: called every `pause()` seconds while there are holds.
         pause: seconds between two beats; asked again each time.
     """
 
     def __init__(
         self,
-        end: Callable[[str, Hold], object],
-        beat: Callable[[], None] | None = None,
+        end: Callable[[str, LocalLease], object],
+        beat: Callable[[], None] = lambda: None,
         pause: Callable[[], float] = lambda: 3600.0,
     ) -> None:
         self._end, self._beat, self._pause = end, beat, pause
@@ -77,49 +75,43 @@ class LeaseExpirer(Generic[Hold]):
         """Start from nothing: a forked child has none of its parent's holds."""
         self._mutex = threading.Lock()
         self._beat_at = 0.0
-        self._holds: dict[tuple[str, str], Hold] = {}
+        self._holds: dict[tuple[str, str], LocalLease] = {}
 
-    def add(self, key: str, owner: str, hold: Hold) -> None:
+    def __len__(self) -> int:
+        with self._mutex:
+            return len(self._holds)
+
+    def add(self, key: str, owner: str, hold: LocalLease) -> None:
         """Watch over `hold` from now on."""
         with self._mutex:
             self._holds[key, owner] = hold
         self._worker.wake()
 
-    def get(self, key: str, owner: str) -> Hold | None:
+    def get(self, key: str, owner: str) -> LocalLease | None:
         """Return the hold, if it isn't over."""
         with self._mutex:
             return self._live(key, owner)
 
-    def pop(self, key: str, owner: str) -> Hold | None:
-        """Forget the hold and return it, if it wasn't over."""
+    def pop(self, key: str, owner: str) -> None:
+        """Forget the hold; what is over stays until the engine has heard."""
         with self._mutex:
-            hold = self._live(key, owner)
-            if hold is not None:  # what is over stays until the engine has heard
+            if self._live(key, owner) is not None:
                 del self._holds[key, owner]
-            return hold
 
-    def begin(self, key: str, owner: str) -> Hold | None:
-        """Return the hold and keep it from ending until `settle` is called; None if it is over."""
+    def discard(self, key: str, owner: str, hold: LocalLease) -> None:
+        """Forget this very hold, and no newer one of the same owner."""
         with self._mutex:
-            hold = self._live(key, owner)
-            if hold is not None:
-                hold.prolonging += 1
-            return hold
-
-    def settle(self, hold: Hold, deadline: float | None, *, exactly: bool = False) -> None:
-        """Move the deadline, but `exactly` to no earlier moment; with None leave it where it is."""
-        if deadline is not None:
-            self._move(hold, deadline, exactly=exactly)
-        with self._mutex:
-            hold.prolonging -= 1
-        self._worker.wake()
-
-    def _move(self, hold: Hold, deadline: float, *, exactly: bool) -> None:
-        with self._mutex:
-            hold.deadline = deadline if exactly else max(hold.deadline, deadline)
+            if self._holds.get((key, owner)) is hold:
+                del self._holds[key, owner]
 
     def extend(
-        self, key: str, owner: str, ttl: float, ask: Callable[[Hold, float], bool], *, exactly: bool = False
+        self,
+        key: str,
+        owner: str,
+        ttl: float,
+        ask: Callable[[LocalLease, float], bool],
+        *,
+        exactly: bool = False,
     ) -> bool:
         """Have a hold last `ttl` seconds from now, at least or `exactly`.
 
@@ -129,79 +121,56 @@ class LeaseExpirer(Generic[Hold]):
         Returns:
             False when the hold is over.
         """
-        hold = self.begin(key, owner)
-        if hold is None:
-            return False
+        with self._mutex:
+            hold = self._live(key, owner)
+            if hold is None:
+                return False
+            hold.prolonging += 1  # it doesn't end while the engine is asked
         try:
             with hold.mutex:
                 sent = now()
                 seconds = ttl if exactly else max(ttl, hold.deadline - sent)
                 held = ask(hold, seconds)
                 if held:  # before the next one compares
-                    self._move(hold, sent + seconds, exactly=exactly)
+                    hold.deadline = sent + seconds
         finally:
-            self.settle(hold, None)
+            with self._mutex:
+                hold.prolonging -= 1
+            self._worker.wake()
         if not held:
             self.discard(key, owner, hold)
         return held
 
-    def __len__(self) -> int:
-        with self._mutex:
-            return len(self._holds)
-
-    def _live(self, key: str, owner: str) -> Hold | None:
+    def _live(self, key: str, owner: str) -> LocalLease | None:
         hold = self._holds.get((key, owner))
         return hold if hold is not None and not hold.over and hold.deadline > now() else None
 
     def _step(self) -> float:
-        """End what is due, ask for the session if it is time, and return when to look again."""
-        if self._beat is not None and now() >= self._beat_at and len(self):
+        """Ask for the session if it is time, end what is due, and return when to look again."""
+        if now() >= self._beat_at and len(self):
             self._beat_at = now() + self._pause()
-            self._beat_once(self._beat)
-        for key, owner, hold in self._due():
-            self._finish(key, owner, hold)
-        return self._next_due()
-
-    @staticmethod
-    def _beat_once(beat: Callable[[], None]) -> None:
-        try:
-            beat()
-        except Exception:  # as below
-            logger.exception("asking for the session failed and is tried again")
-
-    def _due(self) -> list[tuple[str, str, Hold]]:
-        """Return what has ended, marked as over."""
+            self._beat()
         with self._mutex:
-            moment = now()
-            due = [(*at, hold) for at, hold in self._holds.items() if hold.deadline <= moment]
-            due = [item for item in due if not item[2].prolonging]
+            due = [
+                (*at, hold)
+                for at, hold in self._holds.items()
+                if hold.deadline <= now() and not hold.prolonging
+            ]
             for _, _, hold in due:
                 hold.over = True
-            return due
+        for key, owner, hold in due:
+            self._finish(key, owner, hold)
+        with self._mutex:
+            # One that is overdue waits for a request under way, whose end wakes the thread.
+            moments = [hold.deadline for hold in self._holds.values() if not hold.prolonging]
+            return min([*moments, self._beat_at]) if self._holds else math.inf
 
-    def _finish(self, key: str, owner: str, hold: Hold) -> None:
+    def _finish(self, key: str, owner: str, hold: LocalLease) -> None:
         try:
             self._end(key, hold)
-        except LockError as error:
-            message = "ending the lease of %r failed (%s); it is tried again"
+        except Exception as error:  # one that can't be ended must not keep the others from their end
+            message = "ending the lease of %r failed (%r); it is tried again"
             log_rarely(logger, logging.WARNING, ("end", key), message, key, error)
-            hold.deadline = now() + RETRY_PAUSE
-        except Exception:  # the thread must outlive every surprise: without it no lease ends in time
-            logger.exception("ending the lease of %r failed and is tried again", key)
             hold.deadline = now() + RETRY_PAUSE
         else:
             self.discard(key, owner, hold)
-
-    def discard(self, key: str, owner: str, hold: Hold) -> None:
-        """Forget this very hold, and no newer one of the same owner."""
-        with self._mutex:
-            if self._holds.get((key, owner)) is hold:
-                del self._holds[key, owner]
-
-    def _next_due(self) -> float:
-        with self._mutex:
-            # One that is overdue waits for a request under way: its `settle` wakes the thread.
-            moments = [hold.deadline for hold in self._holds.values() if not hold.prolonging]
-            if self._beat is not None and self._holds:
-                moments.append(self._beat_at)
-            return min(moments, default=math.inf)

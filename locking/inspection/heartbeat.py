@@ -21,21 +21,19 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final
 
-from locking.backends.base import Held
 from locking.backends.capabilities import Counters, Heartbeats
-from locking.core.dead_processes import watcher
 from locking.core.handler import locks
 from locking.core.holders import facts_of
 from locking.core.lease import SingleLease, State, live_leases
-from locking.core.liveness import registration
 from locking.exceptions import LockError
 from locking.inspection import stats
 from locking.inspection.waits import PUBLISH_AFTER, TOGETHER, WAITS, Wait, next_due
+from locking.liveness.files import registration
+from locking.liveness.release import watcher
 from locking.signals import Measure, Observer, observe
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
@@ -239,33 +237,6 @@ def process_facts() -> dict[str, Any]:
     """Return what identifies this process to people; of its arguments only the program's name."""
     program = Path(sys.argv[0] if sys.argv else sys.executable).name
     return {"host": socket.gethostname(), "pid": os.getpid(), "program": program, "started": PROCESS.started}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedHold(Held):
-    """A hold with what its process publishes of it and of itself; what is unknown is None.
-
-    Attributes:
-        ttl: seconds of the lease when it was taken or last extended.
-        renewals: how often the watchdog has prolonged it.
-        host: the holder's machine.
-        pid: its process there.
-        thread: its thread or task.
-        program: what the process was started as.
-        started: Unix time at which the process began to lock.
-        doing: the request's path or the task's id.
-        site: file, line and function where the lock was taken.
-    """
-
-    ttl: float | None = None
-    renewals: int | None = None
-    host: str | None = None
-    pid: int | None = None
-    thread: str | None = None
-    program: str | None = None
-    started: float | None = None
-    doing: str | None = None
-    site: str | None = None
 
 
 def _details(lease: SingleLease) -> dict[str, Any]:

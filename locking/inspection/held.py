@@ -29,7 +29,6 @@ from locking.backends.capabilities import Heartbeats, Listing, backend_of, listi
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.kinds import LABELS
 from locking.exceptions import LockError, LockNotSupported
-from locking.inspection.heartbeat import PublishedHold
 from locking.keys.names import check_name
 from locking.utils.ownership import process_of
 
@@ -121,8 +120,8 @@ class Waiter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldLock(PublishedHold):
-    """One hold and its holder: what its backend and its process tell (`Held`, `PublishedHold`), and more.
+class HeldLock(Held):
+    """One hold and its holder: what its backend and its process tell; what is unknown is None.
 
     Attributes:
         backend: alias in `LOCKING`.
@@ -130,6 +129,12 @@ class HeldLock(PublishedHold):
         since: Unix time of the grant, by the backend's clock; where that doesn't know it, by the holder's, or
             when its place in the queue was taken.
         held_for: seconds since then.
+        ttl: seconds of the lease when it was taken or last extended.
+        renewals: how often the watchdog has prolonged it.
+        host, pid, thread: the holder's machine, its process there, and its thread or task.
+        program, started: what the process was started as, and the Unix time at which it began to lock.
+        doing: the request's path or the task's id.
+        site: file, line and function where the lock was taken.
         silent: seconds since the process's last sign of life; None too where the engine ends what a dead
             process holds.
         waiting: the waiters that their processes have named, the longest waiting first.
@@ -138,6 +143,15 @@ class HeldLock(PublishedHold):
     backend: str
     name: str
     held_for: float | None = None
+    ttl: float | None = None
+    renewals: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    thread: str | None = None
+    program: str | None = None
+    started: float | None = None
+    doing: str | None = None
+    site: str | None = None
     silent: float | None = None
     waiting: tuple[Waiter, ...] = ()
 
@@ -301,9 +315,9 @@ def held_locks(
         >>> held_locks("default", state="gone").rows  # doctest: +SKIP
         []
     """
-    _check(state, STATES, "state")
-    _check(kind, KINDS, "kind")
-    _check(order, ORDERS, "order")
+    for what, value, known in (("state", state, STATES), ("kind", kind, KINDS), ("order", order, ORDERS)):
+        if value and value not in known:
+            raise ValueError(f"{what} must be one of {', '.join(known)}, not {value!r}")
     if offset < 0 or limit < 0 or older_than < 0:
         raise ValueError(f"offset, limit and older_than can't be negative: {offset}, {limit}, {older_than}")
     wanted = Filter(
@@ -317,7 +331,9 @@ def held_locks(
     )
     backends = [locks[alias]] if alias is not None else locks.all()
     if order == "waiters":
-        return _by_contention(_searched(backends, wanted, 0, MOST_SEARCHED), offset, limit)
+        page = _searched(backends, wanted, 0, MOST_SEARCHED)
+        rows = sorted(_with_waiters(page.rows), key=lambda hold: -hold.waiter_count)
+        return dataclasses.replace(page, rows=rows[offset : offset + limit])
     if len(backends) == 1 and not wanted.needs_search:
         page = _direct(backends[0], wanted, offset, limit)
     else:
@@ -325,11 +341,6 @@ def held_locks(
     if order == "contention" and not offset:
         return _contended_first(page, backends, wanted)
     return dataclasses.replace(page, rows=_with_waiters(page.rows))
-
-
-def _by_contention(found: Page, offset: int, limit: int) -> Page:
-    rows = sorted(_with_waiters(found.rows), key=lambda hold: -hold.waiter_count)
-    return dataclasses.replace(found, rows=rows[offset : offset + limit])
 
 
 def _contended_first(page: Page, backends: Iterable[BaseLockBackend], wanted: Filter) -> Page:
@@ -346,27 +357,19 @@ def _contended_first(page: Page, backends: Iterable[BaseLockBackend], wanted: Fi
 
 
 def _holds(alias: str, key: str, kind: str, wanted: Filter) -> list[HeldLock]:
-    """Return those holds of one lock that the list shows."""
+    """Return those holds of one lock that the list shows. An ordinary lock is asked for its one holder."""
     engine = locks[alias]
     if not key.startswith(engine.key(wanted.prefix)):
         return []
     with suppress(LockError):
-        return [hold for hold in _joined(engine, _held(engine, key, kind)) if wanted.matches(hold)]
+        if kind not in ("lock", "fair"):
+            found = list(listing(engine).held_as(key))
+        else:
+            holder = backend_of(engine, kind).holder(key)
+            held = None if holder is None else listing(engine).find_held(key, holder.owner, kind)
+            found = [] if held is None else [held]
+        return [hold for hold in _joined(engine, found) if wanted.matches(hold)]
     return []
-
-
-def _held(engine: BaseLockBackend, key: str, kind: str) -> list[Held]:
-    """Return the holds of one lock; a search for the holder of an ordinary lock isn't needed."""
-    if kind not in ("lock", "fair"):
-        return list(listing(engine).held_as(key))
-    holder = backend_of(engine, kind).holder(key)
-    found = None if holder is None else listing(engine).find_held(key, holder.owner, kind)
-    return [] if found is None else [found]
-
-
-def _check(value: str, known: Sequence[str], what: str) -> None:
-    if value and value not in known:
-        raise ValueError(f"{what} must be one of {', '.join(known)}, not {value!r}")
 
 
 def _direct(backend: BaseLockBackend, wanted: Filter, offset: int, limit: int) -> Page:
@@ -484,7 +487,7 @@ def read(presence: Heartbeat) -> dict[str, Any]:
 
 
 TOLD_BY_BACKEND: Final = [each.name for each in dataclasses.fields(Held)]
-PUBLISHED: Final = [each.name for each in dataclasses.fields(PublishedHold)][len(TOLD_BY_BACKEND) :]
+PUBLISHED: Final = ("ttl", "renewals", "host", "pid", "thread", "program", "started", "doing", "site")
 
 
 def _row(

@@ -323,7 +323,8 @@ def _repaired(source: str) -> str:
     for index in range(0, len(found), 2):  # the texts between the values
         found[index] = re.sub(r"^\s*[fF](?=['\"])|['\"]|^\s*\+|\+\s*$", "", found[index]).strip()
     if len(found) == 1:  # as a lone text it would be one lock for all
-        return ""
+        meant = f"""; without a value all calls share one lock: write "'{source}'" if you mean that"""
+        return meant if re.fullmatch(r"[\w:.-]+", source) else ""
     quoted = not {"<", "+"}.isdisjoint(source)
     try:
         terms = [_read_value(t[1:-1], 0) if i % 2 else t for i, t in enumerate(found) if t]

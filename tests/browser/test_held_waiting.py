@@ -147,6 +147,18 @@ def test_odd_names_are_short_and_cannot_turn_the_row_round(open_admin, contended
         assert each.bounding_box()["height"] < 150
 
 
+def test_a_holder_is_not_broken_in_the_middle_of_a_word(open_admin, contended):
+    """A narrow column breaks it after a colon; `worker-0` stays on one line."""
+    cell = row(open_admin(LIST, width=1280), "order:42").locator(".field-holder bdi")
+    height = """e => {
+      const range = document.createRange();
+      range.selectNodeContents(e.lastChild);
+      return range.getClientRects().length;
+    }"""
+    assert cell.evaluate(height) == 1
+    expect(cell).to_have_text(re.compile(r"^\S+:\d+:worker-0$"))
+
+
 @pytest.mark.parametrize("width", [1280, 1440, 1920])
 def test_the_columns_that_matter_are_on_the_screen(open_admin, contended, width):
     """Waiters, lease, token and the release of every row are seen without scrolling sideways."""

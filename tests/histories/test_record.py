@@ -115,5 +115,5 @@ def test_the_page_has_the_tables_of_what_was_seen():
 def test_no_history_behind_the_fence_was_impossible():
     """What was seen of each system under each fault, and judged: the promise of how-safe.md."""
     verdicts = [cell["verdicts"].get("fenced") for cell in table.load() if not cell["wrong"]]
-    assert len(verdicts) > 5
+    assert len(verdicts) > 100
     assert set(verdicts) <= {"Ok", None}

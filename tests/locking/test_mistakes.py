@@ -322,6 +322,7 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
         """(it has order_id, request); did you mean "'order:'+<order_id>"?""",
     ),
     (decorated(key="order:{oder_id}"), LockKeyError, """did you mean "order:{order_id}"?"""),
+    (decorated(key="nightly"), LockKeyError, """all calls share one lock: write "'nightly'" if"""),
     (decorated(key="order:%s"), LockKeyError, "column 1: a term is expected here: 'text' or <parameter>"),
     (decorated(key=42), LockKeyError, 'key=42 is no key: write key="order:{id}"'),
     (decorated(keys=["a"]), TypeError, "no argument 'keys': write key=, which takes several, too"),

@@ -18,8 +18,6 @@ from tests import ROOT
 LOCKING = ROOT / "locking"
 
 PARTS: Final[dict[str, str]] = {
-    "core/dead_processes.py": "liveness",
-    "core/liveness.py": "liveness",
     "liveness": "liveness",
     "core": "core",
     "utils": "core",
@@ -46,8 +44,8 @@ PARTS: Final[dict[str, str]] = {
     "backends/lease_expirer.py": "zookeeper and etcd",
     "contrib/celery.py": "celery",
     "contrib": "contrib",
-    "checks.py": "contrib",
-    "live_checks.py": "contrib",
+    "checks.py": "checks",
+    "live_checks.py": "checks",
     "inspection": "inspection",
     "admin": "admin",
     "templatetags": "admin",
@@ -60,19 +58,20 @@ UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
     "core": 8_330,  # goal: 8,000
-    "liveness": 820,
-    "database": 1_800,  # goal, as of each optional part: 1,500
-    "redlock": 400,
+    "liveness": 540,
+    "database": 1_650,  # goal, as of each optional part: 1,500
+    "redlock": 390,
     "redis": 4_030,
-    "zookeeper and etcd": 2_520,
+    "zookeeper and etcd": 2_400,
     "celery": 330,
-    "contrib": 1_250,  # with the live checks, which the command had
-    "inspection": 1_730,
+    "contrib": 700,
+    "checks": 560,
+    "inspection": 1_750,
     "admin": 840,
-    "command": 950,
+    "command": 920,
     "testing": 390,
 }
-MOST: Final = 23_420  # goal: 18,000
+MOST: Final = 22_790  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 

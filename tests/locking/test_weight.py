@@ -58,7 +58,7 @@ def test_the_import_loads_no_optional_part() -> None:
         "management",
         "models",
         "testing",
-        "core.dead_processes",
+        "liveness",
     )
     loaded = loaded_by("import locking")
     assert "locking.core.lock" in loaded

@@ -8,22 +8,34 @@ holder blocks the others no longer.
 from __future__ import annotations
 
 import hashlib
+import math
+import selectors
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 from weakref import finalize, ref
 
+from django.core.checks import CheckMessage
+from django.core.checks import Error as CheckError
 from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.backends.base import BaseLockBackend, Busy, Grant, Holder, Outcome
-from locking.backends.capabilities import ForceRelease, Kinds
-from locking.backends.database.connection_pool import ConnectionPool, abandon, discard, fetched, has_news
-from locking.backends.database.server_queue import SessionLockBackend
+from locking.backends.capabilities import ForceRelease, Kinds, SessionBound
+from locking.backends.database.connection_pool import (
+    ATTEMPTS,
+    ConnectionPool,
+    NoConnection,
+    abandon,
+    discard,
+    fetched,
+)
+from locking.backends.database.server_queue import ServerQueueBackend
 from locking.conf import AliasSettings
+from locking.exceptions import BackendUnavailable, LockNotSupported
 from locking.utils.background import after_fork
 from locking.utils.clock import now
 from locking.utils.databases import was_locked_out
@@ -39,6 +51,9 @@ TERMINATE: Final = (
     f"SELECT pg_terminate_backend(pid, %(patience)s) FROM ({HOLDERS}) AS holder (owner, pid)"  # noqa: S608
     " WHERE owner = %(owner)s"
 )
+
+POLL: Final[Any] = getattr(selectors, "PollSelector", selectors.SelectSelector)
+"""`select` takes no number from 1024 on, `epoll` needs a file."""
 
 TIDY_AT: Final = 64
 """Holds at which those are cleared away whose lease has ended without a release."""
@@ -59,31 +74,18 @@ SELECT set_config('application_name', %(owner)s, false), set_config('idle_sessio
 PID: Final = "SELECT pg_backend_pid()"
 
 
-class Statements(NamedTuple):
-    """What acquires and releases one form of the lock."""
-
-    try_acquire: str
-    wait: str
-    release: str
-
-
-def _statements(form: str) -> Statements:
-    return Statements(
-        f"""
+TRY_ACQUIRE: Final = """
 SELECT CASE WHEN pg_try_advisory_lock{form}(%(number)s) THEN
        set_config('application_name', %(owner)s, false) || set_config('idle_session_timeout', %(ttl)s, false)
        END IS NOT NULL, pg_backend_pid()
-""",
-        f"SELECT pg_advisory_lock{form}(%(number)s)",
-        f"""
+"""
+WAIT: Final = "SELECT pg_advisory_lock{form}(%(number)s)"
+RELEASE: Final = """
 SELECT pg_advisory_unlock{form}(%(number)s), set_config('idle_session_timeout', '0', false),
        set_config('application_name', %(idle)s, false), pg_backend_pid()
-""",
-    )
-
-
-EXCLUSIVE: Final = _statements("")
-SHARED: Final = _statements("_shared")
+"""
+EXCLUSIVE, SHARED = "", "_shared"
+"""The two forms of the lock, as the names of PostgreSQL's functions end."""
 
 
 def number_of(key: str) -> int:
@@ -109,13 +111,12 @@ class Session:
         pid: int,
         number: int,
         owner: str,
-        statements: Statements,
+        form: str,
         ends: float,
     ) -> None:
-        self.connection = connection
-        self._pid, self._number, self.owner = pid, number, owner
+        self.connection, self.owner = connection, owner
+        self._pid, self._number, self._form = pid, number, form
         self._ends = ends  # of the lease, as far as it was extended
-        self._statements = statements
         self._mutex = threading.Lock()
         self._broken = False  # the connection failed under a request, and the server had said nothing
         self._is_released = False
@@ -151,7 +152,7 @@ class Session:
         """
         was_alive = self.is_alive()
         asked = {"number": self._number, "idle": IDLE_NAME}
-        row = self._ask(self._statements.release, lambda: asked, last=True)
+        row = self._ask(RELEASE.format(form=self._form), lambda: asked, last=True)
         if row is None:
             return was_alive and self._broken
         if row[-1] != self._pid or not row[0]:
@@ -175,21 +176,19 @@ class Session:
                     cursor.execute(statement, asked())
                     return cursor.fetchone()
             except Error as error:
-                self._broken = not _is_an_answer(error)
+                # Without the server's own word it isn't known what came of the request.
+                self._broken = getattr(error.__cause__, "sqlstate", None) is None
                 discard(self.connection)
                 return None
-
-
-def _is_an_answer(error: Error) -> bool:
-    """Whether the server itself said that the session is over."""
-    return getattr(error.__cause__, "sqlstate", None) is not None
 
 
 def _is_quiet(raw: Any, connection: Any) -> bool:
     """Whether the server has said nothing that ends the session."""
     try:
-        while has_news(raw.fileno()):  # each reads once: its last words, and then the end
-            raw.pgconn.consume_input()
+        with POLL() as selector:
+            selector.register(raw.fileno(), selectors.EVENT_READ)
+            while selector.select(0):  # each reads once: its last words, and then the end
+                raw.pgconn.consume_input()
         raw.pgconn.is_busy()  # reads the words: see `_hear_the_end`
         if connection.has_ended:
             return False
@@ -214,12 +213,7 @@ def _hear_the_end(connection: Any) -> None:
 
 
 def wait_in_line(
-    connection: BaseDatabaseWrapper,
-    statements: Statements,
-    number: int,
-    seconds: float,
-    patience: float,
-    ttl: float,
+    connection: BaseDatabaseWrapper, form: str, number: int, seconds: float, patience: float, ttl: float
 ) -> bool:
     """Wait in the server's own queue for at most `seconds`; False when they are over.
 
@@ -233,7 +227,7 @@ def wait_in_line(
         if isinstance(bounded, partial):
             raw.wait = partial(bounded.func, timeout=seconds + patience)
         try:
-            cursor.execute(statements.wait, {"number": number})
+            cursor.execute(WAIT.format(form=form), {"number": number})
         except Error as error:
             if not was_locked_out(error):
                 raise
@@ -245,7 +239,7 @@ def wait_in_line(
     return True
 
 
-class AdvisoryLockBackend(SessionLockBackend, Kinds, ForceRelease):
+class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease):
     """`"BACKEND": "locking.backends.database.AdvisoryLockBackend"`, `"OPTIONS": {"using": "default"}`.
 
     Each hold, and each waiting thread, occupies one connection. A read lock is the shared form; a write lock
@@ -257,21 +251,18 @@ class AdvisoryLockBackend(SessionLockBackend, Kinds, ForceRelease):
         session_pooling: True where a pooler stands between that pools whole sessions.
     """
 
+    options = {"session_pooling": False}  # noqa: RUF012 - a constant
+    frees_with_holder = True
     kinds: ClassVar[frozenset[str]] = frozenset({"read", "write"})
     scope = "advisory locks are PostgreSQL's"
-    pooler = (
-        "connection pooler stands between it and the database {!r}: one that pools transactions would give"
-        " the lock away",
-        "TransactionLockBackend, which any pooler",
-    )
-    pooler_hint = "Connect to PostgreSQL itself, or pool sessions instead of transactions."
 
-    _statements = EXCLUSIVE
+    _form = EXCLUSIVE
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
         self._holds: dict[tuple[str, str], Session] = {}
         self._variants: dict[str, AdvisoryLockBackend] = {}
+        after_fork(self.forget)
 
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
         """See the base class; one object per kind, because the watchdog renews by backend."""
@@ -280,45 +271,101 @@ class AdvisoryLockBackend(SessionLockBackend, Kinds, ForceRelease):
         if kind not in self._variants:
             self._variants[kind] = made = copy(self)
             made.alias = f"{self.settings.alias}/{kind}"
-            made._statements = SHARED if kind == "read" else EXCLUSIVE
+            made._form = SHARED if kind == "read" else EXCLUSIVE
             made._holds = {}
             after_fork(made.forget)
         return self._variants[kind]
 
     def forget(self) -> None:
+        """Leave a forked child's parent what is its own: the child holds nothing."""
         abandon([session.connection for session in self._holds.values()])
         self._holds = {}
 
     def _identify(self, connection: Any) -> None:
+        """Refuse a pooler, which may give the session, and the lock in it, to another client.
+
+        It answers with a number of its own when a client connects, the server with its session's.
+
+        Raises:
+            LockNotSupported: naming what can be done.
+        """
         ((pid,),) = _asked(connection, PID)
-        self._refuse_pooler(pid, connection.connection.info.backend_pid)
+        if pid != connection.connection.info.backend_pid and not self._session_pooling:
+            raise LockNotSupported(
+                f"the lock backend {self.alias!r} needs a session of its own, but a connection pooler stands"
+                f" between it and the database {self._using!r}: one that pools transactions would give the"
+                " lock away. Connect directly; or, where it pools whole sessions, say"
+                " OPTIONS={'session_pooling': True}; or take TransactionLockBackend, which any pooler leaves"
+                " alone"
+            )
         _hear_the_end(connection)
+
+    def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
+        sent = now()
+        if self.extend(key, owner, ttl):
+            return Grant(0, sent, is_new=False)
+        return self._ask(ATTEMPTS, key, owner, ttl, 0.0)
+
+    def wait_for(self, key: str, owner: str, ttl: float, seconds: float) -> Outcome:
+        """See the base class; what is left of the time goes to another connection if the first breaks.
+
+        The server may have closed it while it was idle in the pool.
+        """
+        until = now() + seconds
+        try:
+            return self._ask(1, key, owner, ttl, seconds)
+        except BackendUnavailable:
+            if (left := until - now()) <= 0:
+                raise
+        self._pool.close()
+        return self._ask(1, key, owner, ttl, left)
+
+    def _ask(self, attempts: int, *asked: Any) -> Outcome:
+        try:
+            return self._pool.retried(self._attempt, *asked, attempts=attempts)
+        except NoConnection as error:  # a waiter asks again while its time lasts
+            return Busy(outage=error)
+
+    def _attempt(self, attempt: int, key: str, owner: str, ttl: float, patience: float) -> Outcome:
+        """Wait for a connection, and then in the server's queue, at most `patience` seconds."""
+        deadline = now() + patience
+        connection = self._pool.take(patience=patience)
+        left = max(0.001, deadline - now()) if patience else 0.0
+        try:
+            outcome = self._lock(connection, key, owner, ttl, left)
+        except BaseException:
+            discard(connection)
+            raise
+        if isinstance(outcome, Busy):
+            self._pool.give_back(connection)
+        return outcome
 
     def _lock(
         self, connection: BaseDatabaseWrapper, key: str, owner: str, ttl: float, patience: float
     ) -> Outcome:
+        """Take the lock on this connection, which then is the hold's; without patience ask once.
+
+        After a wait the lease begins at its end: how long ago the lock was granted is unknown.
+        """
         number, sent = number_of(key), now()
         asked = {"number": number, "owner": owner, "ttl": as_milliseconds(ttl)}
         if not patience:
-            ((granted, pid),) = _asked(connection, self._statements.try_acquire, asked)
+            ((granted, pid),) = _asked(connection, TRY_ACQUIRE.format(form=self._form), asked)
             if not granted:
                 holders = _asked(connection, HOLDERS, halves_of(key))
                 return Busy(holder=holders[0][0] if holders else None)
-        elif wait_in_line(connection, self._statements, number, patience, self._timeout, ttl):
+        elif wait_in_line(connection, self._form, number, patience, self._timeout, ttl):
             sent = now()
             ((*_, pid),) = _asked(connection, KEEP, asked)
         else:
             return Busy()
-        self._hold(key, Session(connection, pid, number, owner, self._statements, sent + ttl))
-        return Grant(0, sent)
-
-    def _hold(self, key: str, session: Session) -> None:
-        self._holds[key, session.owner] = session
+        self._holds[key, owner] = Session(connection, pid, number, owner, self._form, sent + ttl)
         if len(self._holds) % TIDY_AT == 0:
             for name, held in list(self._holds.items()):
                 if not held.is_alive():
                     self._holds.pop(name, None)
                     discard(held.connection)
+        return Grant(0, sent)
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         held = self._holds.get((key, owner))
@@ -346,9 +393,20 @@ class AdvisoryLockBackend(SessionLockBackend, Kinds, ForceRelease):
         rows = self._pool.fetch(HOLDERS, halves_of(key))
         return Holder(rows[0][0], len(rows), None) if rows else None
 
-    def _is_alive(self, key: str, owner: str) -> bool:
+    def hold_ends(self, key: str, owner: str) -> float:
+        """See the base class: with its session, whose end the socket tells."""
         held = self._holds.get((key, owner))
-        return held is not None and held.is_alive()
+        return math.inf if held is not None and held.is_alive() else -math.inf
+
+    def check(self, *, live: bool = False) -> list[CheckMessage]:
+        """See the base class; live, it looks whether a pooler stands between."""
+        try:
+            if live:
+                self._pool.fetch("SELECT 1")
+        except LockNotSupported as error:
+            hint = "Connect to PostgreSQL itself, or pool sessions instead of transactions."
+            return [CheckError(str(error), hint=hint, id="locking.E111")]
+        return []
 
 
 def halves_of(key: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import selectors
 import threading
 import time
 from collections import deque
@@ -95,11 +94,6 @@ class ConnectionPool:
         """Return the engine's name, without a query."""
         return connections[self.using].vendor
 
-    @property
-    def database(self) -> str:
-        """Return the database's name on the server, without a query."""
-        return str(connections[self.using].settings_dict["NAME"])
-
     def forget(self) -> None:
         """Drop the idle ones without a word to the server: they are the parent process's."""
         abandon(self._idle)
@@ -156,7 +150,9 @@ class ConnectionPool:
             self.give_back(connection)
             return answer
         finally:
-            self._leave(permit)
+            with self._changed:
+                self._permits.discard(permit)
+                self._changed.notify()
 
     def _enter(self) -> Permit:
         """Return a permit; wait for it while there are `size`."""
@@ -172,11 +168,6 @@ class ConnectionPool:
             permit = Permit()
             self._permits.add(permit)
             return permit
-
-    def _leave(self, permit: Permit) -> None:
-        with self._changed:
-            self._permits.discard(permit)
-            self._changed.notify()
 
     def take(self, patience: float | None = None) -> BaseDatabaseWrapper:
         """Return a connection for the caller alone until it is given back; it may be kept for long.
@@ -194,41 +185,34 @@ class ConnectionPool:
             try:
                 return self.connect()
             except OperationalError as error:
-                if not self._waits_for_slot(error, slot_by):
+                setting, left = setting_too_small(error), slot_by - now()
+                if setting is None:
                     raise
-
-    def _waits_for_slot(self, error: BaseException, deadline: float) -> bool:
-        """Wait a moment if the server had no slot left; False if the error is another one.
-
-        Raises:
-            NoConnection: there is no time left; it says which setting of the server is too small.
-        """
-        setting = setting_too_small(error)
-        if setting is None:
-            return False
-        left = deadline - now()
-        if left <= 0:
-            raise NoConnection(
-                f"{self._which} has no slot left for a connection: {setting} is too small for all processes"
-                f" together; raise it, or have fewer connections: {error}"
-            ) from error
-        time.sleep(min(left, SLOT_PAUSE))
-        return True
+                if left <= 0:
+                    raise NoConnection(
+                        f"{self._which} has no slot left for a connection: {setting} is too small for all"
+                        f" processes together; raise it, or have fewer connections: {error}"
+                    ) from error
+            time.sleep(min(left, SLOT_PAUSE))
 
     def give_back(self, connection: BaseDatabaseWrapper) -> None:
         """Keep `connection` for the next; a test's database is to be dropped, which it would prevent."""
-        if _is_a_tests(connection):
+        name, test = connection.settings_dict["NAME"], connection.settings_dict["TEST"]["NAME"]
+        if name == (test or f"test_{str(name).removeprefix('test_')}"):
             discard(connection)
         else:
             self._idle.append(connection)
 
     def connect(self) -> BaseDatabaseWrapper:
-        """Return a new connection."""
+        """Return a new connection, whose requests are given up on a server that is frozen."""
         connection = _copy(self.using, self._timeout)
         try:
             with connection.wrap_database_errors:
                 connection.connect()
-            _bound(connection, self._timeout)
+            raw: Any = connection.connection
+            wait = getattr(raw, "wait", None)
+            if wait is not None and "timeout" in inspect.signature(wait).parameters:
+                raw.wait = partial(wait, timeout=self._timeout)  # libpq by itself waits without end
             self._ready(connection)
         except BaseException:
             discard(connection)
@@ -289,35 +273,19 @@ def _copy(using: str, timeout: float) -> BaseDatabaseWrapper:
     connection = connections[using].copy()
     connection.inc_thread_sharing()
     settings = connection.settings_dict
-    settings["AUTOCOMMIT"] = True
-    settings["OPTIONS"] = {**settings["OPTIONS"], **_own_options(connection.vendor, timeout)}
-    settings["OPTIONS"].pop("pool", None)
-    return connection
-
-
-def _own_options(vendor: str, timeout: float) -> dict[str, Any]:
-    if vendor == "postgresql":
+    options: dict[str, Any] = {"timeout": timeout}
+    if connection.vendor == "postgresql":
         from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
-        return {"isolation_level": IsolationLevel.READ_COMMITTED, "connect_timeout": max(2, round(timeout))}
-    if vendor == "mysql":
-        seconds = max(1, round(timeout))
-        bounds = dict.fromkeys(("connect_timeout", "read_timeout", "write_timeout"), seconds)
-        return {"isolation_level": "read committed", **bounds}
-    return {"timeout": timeout}
-
-
-def _bound(connection: BaseDatabaseWrapper, timeout: float) -> None:
-    """Have psycopg give up on a server that is frozen: libpq by itself waits without end."""
-    wait = getattr(connection.connection, "wait", None)
-    if wait is not None and "timeout" in inspect.signature(wait).parameters:
-        connection.connection.wait = partial(wait, timeout=timeout)
-
-
-def _is_a_tests(connection: BaseDatabaseWrapper) -> bool:
-    settings = connection.settings_dict
-    undecorated = str(settings["NAME"]).removeprefix("test_")
-    return bool(settings["NAME"] == (settings["TEST"]["NAME"] or f"test_{undecorated}"))
+        level: Any = IsolationLevel.READ_COMMITTED
+        options = {"isolation_level": level, "connect_timeout": max(2, round(timeout))}
+    elif connection.vendor == "mysql":
+        bounds = ("connect_timeout", "read_timeout", "write_timeout")
+        options = {"isolation_level": "read committed", **dict.fromkeys(bounds, max(1, round(timeout)))}
+    settings["AUTOCOMMIT"] = True
+    settings["OPTIONS"] = {**settings["OPTIONS"], **options}
+    settings["OPTIONS"].pop("pool", None)
+    return connection
 
 
 def close_all(idle: deque[BaseDatabaseWrapper]) -> None:
@@ -340,11 +308,12 @@ def abandon(parents: Collection[BaseDatabaseWrapper]) -> None:
     """Take a forked child's hands off its parent's sockets: a copy keeps one open beyond the parent's end."""
     PARENTS.extend(parents)
     for connection in parents:
-        fileno = fileno_of(connection.connection)
-        with suppress(Exception):
-            if fileno is not None:
+        raw: Any = connection.connection
+        with suppress(Exception):  # it is closed
+            number = int((getattr(raw, "_sock", None) or raw).fileno())  # PyMySQL keeps its socket to itself
+            if number >= 0:
                 nothing = os.open(os.devnull, os.O_RDWR)
-                os.dup2(nothing, fileno)
+                os.dup2(nothing, number)
                 os.close(nothing)
 
 
@@ -352,18 +321,3 @@ def fetched(cursor: Any, statement: str, asked: Any = None) -> list[Any]:
     """Return the rows that a statement answers."""
     cursor.execute(statement, asked)
     return list(cursor.fetchall())
-
-
-def has_news(fileno: int) -> bool:
-    """Return whether something has come: `select` takes no number from 1024 on, `epoll` needs a file."""
-    with getattr(selectors, "PollSelector", selectors.SelectSelector)() as selector:
-        selector.register(fileno, selectors.EVENT_READ)
-        return bool(selector.select(0))
-
-
-def fileno_of(raw: Any) -> int | None:
-    """Return the number of a driver's socket, if it is open; PyMySQL keeps its socket to itself."""
-    with suppress(Exception):
-        number = int((getattr(raw, "_sock", None) or raw).fileno())
-        return None if number < 0 else number
-    return None

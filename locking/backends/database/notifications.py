@@ -87,11 +87,6 @@ class NotificationListener:
         """Stop listening; waiters poll, and the next subscriber listens again."""
         self._closing = True
 
-    def _notify_all(self) -> None:
-        with self._mutex:
-            for line in self._subscribers.values():
-                line[0].notify()
-
     def _step(self) -> float | None:
         """Listen until there are no more waiters; after trouble, again in a moment."""
         pause = 0.0
@@ -115,7 +110,9 @@ class NotificationListener:
             with suppress(AttributeError):
                 del raw.wait  # its time-out is for replies; news may come at any time
             self.listens = True
-            self._notify_all()  # for what was sent before this connection listened
+            with self._mutex:  # for what was sent before this connection listened
+                for line in self._subscribers.values():
+                    line[0].notify()
             idle_since = time.monotonic()
             while not self._is_done(idle_since):
                 for news in raw.notifies(timeout=0.5):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -11,17 +11,19 @@ from django.core.checks import CheckMessage, Error
 from django.db import DatabaseError
 
 from locking.backends.base import (
+    HEARTBEAT_TTL,
     AsyncPollingWaiter,
     AsyncWaiter,
     Busy,
     Grant,
+    Heartbeat,
     Held,
     Holder,
     Outcome,
     PollingWaiter,
     Waiter,
 )
-from locking.backends.capabilities import ForceRelease, Listing
+from locking.backends.capabilities import ForceRelease, Heartbeats, Listing
 from locking.backends.database.connection_pool import (
     DEFAULT_TIMEOUT,
     MAX_CONNECTIONS,
@@ -31,7 +33,6 @@ from locking.backends.database.connection_pool import (
     in_memory,
     require_alias,
 )
-from locking.backends.database.heartbeats import HeartbeatRows
 from locking.backends.database.notifications import NotificationListener
 from locking.backends.database.sql import BY_VENDOR
 from locking.backends.options import own_count, own_options
@@ -50,7 +51,7 @@ SWEEP_LIMIT: Final = 1000
 CONFLICT_TRIES: Final = 5
 
 
-class DatabaseBackend(HeartbeatRows, Listing, ForceRelease):
+class DatabaseBackend(Heartbeats, Listing, ForceRelease):
     """`"BACKEND": "locking.backends.database.DatabaseBackend"`, `"OPTIONS": {"using": "default"}`.
 
     Options:
@@ -72,6 +73,7 @@ class DatabaseBackend(HeartbeatRows, Listing, ForceRelease):
         self._listener = NotificationListener(self._pool)
         self._next_sweep = now() + SWEEP_EVERY
         self.sql = BY_VENDOR[self._pool.vendor]
+        self._notifies = self._pool.vendor == "postgresql"
 
     def _id(self, key: str) -> str:
         return fence_name(key, self._pool.vendor)
@@ -96,7 +98,11 @@ class DatabaseBackend(HeartbeatRows, Listing, ForceRelease):
             if "database is locked" in str(error):  # SQLite: another connection writes; nothing was done
                 return Busy(outage=error)
             raise
-        self._sweep_if_due()
+        if now() >= self._next_sweep:
+            self._next_sweep = now() + SWEEP_EVERY
+            with suppress(BackendError):  # housekeeping spoils no acquisition
+                if self.sweep() == SWEEP_LIMIT:
+                    self._next_sweep = now()
         if row is None:
             return Busy(retry_after=0.0)  # it was released between two statements
         holder, token, left, is_new = row
@@ -145,7 +151,15 @@ class DatabaseBackend(HeartbeatRows, Listing, ForceRelease):
 
         It passes over a row that another transaction has locked: waiting for one would keep all the others.
         """
-        extended = self._extended(leases)
+        extended = set[tuple[str, str]]()
+        if "extend_many" in self.sql and leases:
+            of_row = {(self._id(key), owner): (key, owner) for key, owner, _ in leases}
+            asked = {
+                "ids": [self._id(key) for key, _, _ in leases],
+                "owners": [owner for _, owner, _ in leases],
+                "ttls": [microseconds(ttl) for _, _, ttl in leases],
+            }
+            extended = {of_row[row] for row in self._pool.fetch(self.sql["extend_many"], asked)}
         rest = [lease for lease in leases if lease[:2] not in extended]
         try:
             answers = super().extend_many(rest)
@@ -155,18 +169,6 @@ class DatabaseBackend(HeartbeatRows, Listing, ForceRelease):
             answers = [None] * len(rest)
         of_rest = dict(zip(rest, answers, strict=True))
         return [of_rest.get(lease, True) for lease in leases]
-
-    def _extended(self, leases: Sequence[tuple[str, str, float]]) -> set[tuple[str, str]]:
-        """Return key and owner of each lease that the statement for all has extended."""
-        if "extend_many" not in self.sql or not leases:
-            return set()
-        of_row = {(self._id(key), owner): (key, owner) for key, owner, _ in leases}
-        asked = {
-            "ids": [self._id(key) for key, _, _ in leases],
-            "owners": [owner for _, owner, _ in leases],
-            "ttls": [microseconds(ttl) for _, _, ttl in leases],
-        }
-        return {of_row[row] for row in self._pool.fetch(self.sql["extend_many"], asked)}
 
     def release(self, key: str, owner: str) -> bool:
         return self._change("release", key, owner)
@@ -219,13 +221,38 @@ class DatabaseBackend(HeartbeatRows, Listing, ForceRelease):
 
         return self._pool.run(step)
 
-    def _sweep_if_due(self) -> None:
-        if now() < self._next_sweep:
-            return
-        self._next_sweep = now() + SWEEP_EVERY
-        with suppress(BackendError):  # housekeeping spoils no acquisition
-            if self.sweep() == SWEEP_LIMIT:
-                self._next_sweep = now()
+    # heartbeats of processes: one row each, by the database's clock
+
+    def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
+        def step(cursor: Any, _: int) -> None:
+            for client, text in records.items():
+                statement = self.sql["tell_same" if text is None else "tell"]
+                cursor.execute(statement, {"id": self._id(self.key(client)), "text": text})
+            for client in forget:
+                cursor.execute(self.sql["forget"], {"id": self._id(self.key(client))})
+
+        self._pool.run(step)
+
+    def processes(self) -> dict[str, Heartbeat]:
+        prefix, rows = self.settings.key_prefix, self._pool.fetch(self.sql["all_told"])
+        return {
+            client.removeprefix(prefix): Heartbeat(text, max(0, silent) / 1e6)
+            for client, text, silent in rows
+            if client.startswith(prefix)
+        }
+
+    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
+        of_row = {self._id(self.key(client)): client for client in clients}
+        asked = {f"c{number}": row for number, row in enumerate(of_row)}
+        statement = self.sql["heartbeats"].replace("CLIENTS", ", ".join(f"%({name})s" for name in asked))
+        rows = self._pool.fetch(statement, asked)
+        return {of_row[row]: Heartbeat(text, max(0, silent) / 1e6) for row, text, silent in rows}
+
+    def tidy(self) -> None:
+        """Delete the records of processes that stopped long ago."""
+        self._pool.run(
+            lambda cursor, _: cursor.execute(self.sql["tidy"], {"kept": HEARTBEAT_TTL * 1_000_000})
+        )
 
     # waiting
 
@@ -236,10 +263,6 @@ class DatabaseBackend(HeartbeatRows, Listing, ForceRelease):
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
         kind = AsyncRowWaiter if self._notifies else AsyncPollingWaiter
         return kind(self, key, owner, ttl, fenced)
-
-    @property
-    def _notifies(self) -> bool:
-        return self._pool.vendor == "postgresql"
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         if in_memory(self._using):

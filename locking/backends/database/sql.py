@@ -115,18 +115,14 @@ def _made(now: str, greatest: str, prefixed: str, without: Iterable[str] = (), *
     return {name: text.format(**parts) for name, text in texts.items() if name not in without}
 
 
-def _telling(statement: str) -> str:
-    return TELLING.replace("{statement}", statement)
-
-
 POSTGRESQL: Final = _made(
     "(extract(epoch from statement_timestamp()) * 1000000)::bigint",
     "greatest",
     "starts_with(name, %(prefix)s)",
     sweep="DELETE FROM locking_row WHERE id IN"  # noqa: S608 - constants, here and below
     f" (SELECT id FROM locking_row WHERE {FORGOTTEN} LIMIT %(limit)s FOR UPDATE SKIP LOCKED)",
-    release=_telling(RELEASE),
-    shorten=_telling(SHORTEN),
+    release=TELLING.replace("{statement}", RELEASE),
+    shorten=TELLING.replace("{statement}", SHORTEN),
 )
 
 MYSQL: Final = _made(

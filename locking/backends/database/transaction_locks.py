@@ -83,9 +83,9 @@ class TransactionScopedBackend(ServerQueueBackend):
         self._refuse_snapshots(cursor)
         if not seconds:
             return self.lock(cursor, key, wait=False)
-        mysql = self._pool.vendor == "mysql"
         before, limit = WAITING[self._pool.vendor]
         (former,) = fetched(cursor, before)
+        mysql = self._pool.vendor == "mysql"
         cursor.execute(limit, [max(1, round(seconds))] if mysql else [as_milliseconds(seconds), "0"])
         try:
             return self.lock(cursor, key, wait=True)
@@ -94,20 +94,18 @@ class TransactionScopedBackend(ServerQueueBackend):
                 cursor.execute(limit, former)
 
     def _refuse_snapshots(self, cursor: Any) -> None:
-        ((level,),) = fetched(cursor, self._isolation_question)
+        connection: Any = connections[self._using]
+        if connection.vendor == "postgresql":
+            question = "SELECT current_setting('transaction_isolation')"
+        else:
+            question = f"SELECT @@{'tx' if connection.mysql_is_mariadb else 'transaction'}_isolation"
+        ((level,),) = fetched(cursor, question)
         if level.lower().replace("-", " ") != "read committed":
             raise LockTransactionError(
                 f"the backend {self.alias!r} locks inside the transaction, which runs at {level} on the"
                 f" database {self._using!r}: its snapshot may be older than the lock, so it would read what"
                 " the last holder found. Use READ COMMITTED, or a backend whose lock is taken before BEGIN"
             )
-
-    @property
-    def _isolation_question(self) -> str:
-        connection: Any = connections[self._using]
-        if self._pool.vendor == "postgresql":
-            return "SELECT current_setting('transaction_isolation')"
-        return "SELECT @@tx_isolation" if connection.mysql_is_mariadb else "SELECT @@transaction_isolation"
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         """There is no lease: the lock lasts as long as its transaction."""
@@ -176,23 +174,21 @@ class RowLockBackend(TransactionScopedBackend):
         if name in self._made:
             return
         at = timestamp(connections[self._using])
-        self._pool.run(lambda cursor, _: self._make_row(cursor, name, at))
-        if len(self._made) >= 10_000:
-            self._made.clear()
-        self._made.add(name)
-
-    def _make_row(self, cursor: Any, name: str, at: Any) -> None:
-        """Look first: MySQL's INSERT of a row that is there waits for the holder, who has locked it."""
-        if not fetched(cursor, "SELECT name FROM locking_fence WHERE name = %s", [name]):
-            cursor.execute(self._make, [name, at])
-
-    @property
-    def _make(self) -> str:
         ignore, rest = ("IGNORE ", "") if self._pool.vendor == "mysql" else ("", " ON CONFLICT DO NOTHING")
-        return (
+        make = (
             f"INSERT {ignore}INTO locking_fence (name, token, owner, mark, updated_at)"  # noqa: S608 - two constants
             f" VALUES (%s, 0, '', '', %s){rest}"
         )
+
+        def step(cursor: Any, _: int) -> None:
+            """Look first: MySQL's INSERT of a row that is there waits for the holder, who has locked it."""
+            if not fetched(cursor, "SELECT name FROM locking_fence WHERE name = %s", [name]):
+                cursor.execute(make, [name, at])
+
+        self._pool.run(step)
+        if len(self._made) >= 10_000:
+            self._made.clear()
+        self._made.add(name)
 
     def lock(self, cursor: Any, key: str, *, wait: bool) -> bool:
         nowait = "" if wait else " NOWAIT"

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from django.core.checks import CheckMessage
 
-from locking.backends.base import Busy, Grant, Held, ask_each, renewal_time
+from locking.backends.base import Busy, Grant, ask_each, renewal_time
 from locking.backends.etcd.client import NOT_FOUND, Client, Refused
 from locking.backends.etcd.diagnosis import examine
 from locking.backends.etcd.entries import (
-    Entry,
     Queue,
     escape,
     lease_of,
@@ -43,13 +41,6 @@ ELECTION: Final = 15.0
 """Seconds within which a cluster is given time to elect a leader, as long as the lease in question lasts."""
 
 
-@dataclass(slots=True, eq=False)
-class EtcdHold(LocalLease):
-    """A hold, and what its key's value says of the semaphore: each renewal writes the same again."""
-
-    permits: int = 0
-
-
 class EtcdBackend(HeartbeatKeys, QueueBackend):
     """`"BACKEND": "locking.backends.etcd.EtcdBackend"`, with `"LOCATION": ["http://etcd1:2379", …]`.
 
@@ -63,7 +54,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         self._prefix, timeout, tls, login = read_options(settings, urls)
         self.alone, self._client = len(urls) == 1, Client(settings.alias, urls, timeout, tls, login)
         self._watches = WatchManager(self._client)
-        self._holds = LeaseExpirer[EtcdHold](self._end)
+        self._holds = LeaseExpirer(self._end)
 
     def _folder(self, key: str) -> str:
         return f"{self._prefix}{escape(key)}{SUFFIXES[self.kind]}/"
@@ -115,24 +106,26 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         mine = line.by(contender.owner)
         return line if answer.get("succeeded") or mine is None else self._taken_over(contender, mine)
 
-    def _taken_over(self, contender: Contender, mine: Entry) -> Queue:
+    def _taken_over(self, contender: Contender, mine: QueueEntry) -> Queue:
         """Put a lease of the contender's own under a key that its owner has already; return the queue.
 
         The former lease has another length, and may be ended by the process that made it.
         """
-        hold = EtcdHold(mine.node, mine.order, 0.0, mine.lease, permits=mine.permits)
+        hold = LocalLease(mine.node, mine.order, 0.0, mine.lease, permits=mine.permits)
         if not self._prolonged(contender.owner, hold, contender.ttl):
             return Queue()
         contender.session = hold.session
         return self._read(self._folder(contender.key))
 
-    def _entry_of(self, line: Queue, owner: str) -> Entry | None:
+    def _entry_of(self, line: Queue, owner: str) -> QueueEntry | None:
         return line.by(owner)
 
-    def _grant(self, contender: Contender, mine: Entry, sent: float) -> Grant:
+    def _grant(self, contender: Contender, mine: QueueEntry, sent: float) -> Grant:
         self._watches.forget(self._folder(contender.key), contender)
         length = math.ceil(contender.ttl)
-        hold = EtcdHold(mine.node, mine.order, sent + contender.ttl, mine.lease, length, permits=mine.permits)
+        hold = LocalLease(
+            mine.node, mine.order, sent + contender.ttl, mine.lease, length, permits=mine.permits
+        )
         self._holds.add(contender.key, contender.owner, hold)
         return Grant(mine.order, sent, is_new=contender.created)
 
@@ -178,7 +171,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
         return self._holds.extend(key, owner, ttl, partial(self._prolonged, owner), exactly=True)
 
-    def _prolonged(self, owner: str, hold: EtcdHold, ttl: float) -> bool:
+    def _prolonged(self, owner: str, hold: LocalLease, ttl: float) -> bool:
         """Renew the lease, or put another under the key: a lease on etcd keeps the length that it began with.
 
         The key must be the very one that was granted; a living lease alone doesn't tell that. One request at
@@ -198,7 +191,7 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         self._client.revoke(former)
         return True
 
-    def _rewritten(self, hold: EtcdHold, owner: str, ttl: float, lease: int) -> bool:
+    def _rewritten(self, hold: LocalLease, owner: str, ttl: float, lease: int) -> bool:
         """Write the key again, bound to `lease`, if it is still the one with our token."""
         put = _put(hold.node, value_of(owner, ttl, self.kind, hold.permits), lease)
         answer = self._client.ask(
@@ -220,44 +213,30 @@ class EtcdBackend(HeartbeatKeys, QueueBackend):
         mine = self._read(folder).by(owner)
         return self._client.revoke(lease_of(folder, owner) if mine is None else mine.lease)
 
-    def _end(self, key: str, hold: EtcdHold) -> None:
+    def _end(self, key: str, hold: LocalLease) -> None:
         """End what has outlived its ttl, to the fraction of a second, which etcd's own leases don't know."""
         self._client.revoke(hold.session)
 
-    def _withdraw(self, entry: Entry) -> bool:
+    def _withdraw(self, entry: QueueEntry) -> bool:
         if entry.lease:
             return self._client.revoke(entry.lease)
         return int(self._client.ask("/kv/deleterange", key=encoded(entry.node)).get("deleted", 0)) > 0
 
     # listing
 
-    def _owners(self, entries: Sequence[Entry]) -> list[str | None]:
-        return [entry.owner for entry in entries]
+    def _described(self, entries: Sequence[QueueEntry]) -> Sequence[QueueEntry]:
+        return entries  # a range has them whole
 
-    def _ages(self, entries: Sequence[QueueEntry]) -> list[int | None]:
-        return [entry.order for entry in entries]
-
-    def _lines(self, prefix: str) -> list[tuple[str, list[Entry]]]:
+    def _lines(self, prefix: str) -> list[tuple[str, list[QueueEntry]]]:
         """See `QueueBackend`: one read of all keys, sorted into locks."""
-        lines: dict[str, list[Entry]] = {}
+        lines: dict[str, list[QueueEntry]] = {}
         for entry in self._read(self._prefix):
             lines.setdefault(entry.node.rpartition("/")[0], []).append(entry)
         lines.pop(self._prefix + FOLDER, None)
         named = [(name_of(folder.removeprefix(self._prefix)), line) for folder, line in lines.items()]
         return [(name, line) for name, line in named if name.startswith(prefix)]
 
-    def _shown(self, key: str, contender: QueueEntry, waiters: int) -> Held:
-        entry = contender if isinstance(contender, Entry) else Entry(contender.node, contender.order)
-        return Held(
-            key=key,
-            owner=entry.owner,
-            kind=entry.kind,
-            remaining=self._remaining(entry),
-            token=entry.order,
-            waiters=waiters,
-        )
-
-    def _remaining(self, entry: Entry) -> float | None:
+    def _remaining(self, entry: QueueEntry) -> float | None:
         """Return the seconds left at most: etcd tells whole ones, rounded down."""
         if not entry.lease:
             return None

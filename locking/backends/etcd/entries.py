@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,21 +15,12 @@ from locking.backends.etcd.watches import decoded, encoded
 from locking.backends.queue.backend import QueueEntry, without_suffix
 
 
-@dataclass(frozen=True, slots=True)
-class Entry(QueueEntry):
-    """A contender, and what its key's value says."""
-
-    owner: str = ""
-    ttl: float | None = None
-    lease: int = 0
-
-
-class Queue(list[Entry]):
+class Queue(list[QueueEntry]):
     """All who have a lock or want it, at one revision of the cluster."""
 
     revision = 0
 
-    def by(self, owner: str) -> Entry | None:
+    def by(self, owner: str) -> QueueEntry | None:
         """Return an owner's entry."""
         return next((entry for entry in self if entry.owner == owner), None)
 
@@ -58,7 +48,7 @@ def queue_of(answer: dict[str, Any], found: dict[str, Any]) -> Queue:
     return queue
 
 
-def _entry(kv: dict[str, Any]) -> Entry:
+def _entry(kv: dict[str, Any]) -> QueueEntry:
     node = decoded(kv["key"])
     try:
         fields = json.loads(decoded(kv.get("value", "")))
@@ -66,7 +56,8 @@ def _entry(kv: dict[str, Any]) -> Entry:
         kind, permits = str(fields["kind"]), int(fields["permits"])
     except (ValueError, TypeError, KeyError):  # another client's: etcdctl's, Go's
         owner, ttl, kind, permits = node.rpartition("/")[2], None, "lock", 0
-    return Entry(node, int(kv["create_revision"]), kind, permits, owner, ttl, int(kv.get("lease", 0)))
+    created, lease = int(kv["create_revision"]), int(kv.get("lease", 0))
+    return QueueEntry(node, created, kind, permits, owner, ttl, token=created, lease=lease)
 
 
 def name_of(folder: str) -> str:

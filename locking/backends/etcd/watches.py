@@ -7,19 +7,17 @@ is ended after a while, too.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
 import socket
 import threading
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 import requests
-from urllib3.exceptions import ReadTimeoutError
 
-from locking.backends.etcd.client import Client, causes
+from locking.backends.etcd.client import Client
 from locking.backends.queue.backend import Contender
 from locking.utils.background import after_fork, start_thread
 
@@ -27,8 +25,6 @@ QUIET: Final = 5.0
 """Seconds without an event after which a stream is given up: a member that hangs, or has lost the others,
 keeps it open and says nothing. Its waiters ask again, and watch at a member that answers.
 """
-
-logger = logging.getLogger(__name__)
 
 
 def encoded(text: str) -> str:
@@ -107,10 +103,9 @@ class WatchManager:
 
     def _run(self, prefix: str, watch: Watch, revision: int) -> None:
         try:
-            self._listen(prefix, watch, revision)
-        except (requests.RequestException, OSError, ValueError, AttributeError) as error:
-            if not (watch.ended or _was_quiet(error)):  # a stream that we hang up fails in many ways
-                logger.info("the watch of %r ended: %s", prefix, error)
+            # A stream ends in many ways, such as by silence; its waiters ask again, and see why.
+            with suppress(requests.RequestException, OSError, ValueError, AttributeError):
+                self._listen(prefix, watch, revision)
         finally:
             with self._mutex:
                 if self._watches.get(prefix) is watch:
@@ -146,16 +141,12 @@ class WatchManager:
             contender.wake()
 
 
-def _was_quiet(error: Exception) -> bool:
-    return any(isinstance(each, ReadTimeoutError) for each in causes(error))
-
-
 def _end(watch: Watch) -> None:
     """End a stream that a thread reads: only the socket's shutdown wakes that thread."""
     watch.ended = True
     if watch.response is None:
         return
-    with contextlib.suppress(OSError, AttributeError, ValueError):
+    with suppress(OSError, AttributeError, ValueError):
         raw = watch.response.raw
         connection = raw.connection or raw._original_response.fp.raw._sock
         sock = getattr(connection, "sock", connection)

@@ -38,19 +38,30 @@ def without_suffix(folder: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """A contender that has a lock or waits for it.
+    """A contender that has a lock or waits for it; ZooKeeper tells the last five only when it is asked.
 
     Attributes:
-        node: where it stands on the engine.
+        node: where it is on the engine.
         order: its number in the queue; the lowest came first.
         kind: lock, read, write or semaphore.
         permits: of a semaphore, as many as this one asked for.
+        owner: another client's entry is its own owner.
+        ttl: seconds that its lease lasts from a renewal; None for another client's.
+        token: the fencing token; the lower one is older.
+        lease: etcd's lease that it is bound to.
+        since, renewed: Unix time of its creation and of its last renewal, by the server's clock.
     """
 
     node: str
     order: int
     kind: str = "lock"
     permits: int = 0
+    owner: str = ""
+    ttl: float | None = None
+    token: int = 0
+    lease: int = 0
+    since: float | None = None
+    renewed: float = 0.0
 
 
 def holders_of(line: Sequence[QueueEntry]) -> Sequence[QueueEntry]:
@@ -140,7 +151,7 @@ class QueueBackend(Kinds, Listing, ForceRelease):
     permits: int = 0
     alone: bool
     """There is a single server, so that no other takes over when it fails."""
-    _holds: LeaseExpirer[Any]
+    _holds: LeaseExpirer
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
@@ -214,21 +225,27 @@ class QueueBackend(Kinds, Listing, ForceRelease):
 
     def holder(self, key: str) -> Holder | None:
         """See the base class; of several holders the oldest, and their number as its count."""
-        line = self._line(key)
-        if not line:
+        holders = holders_of(self._line(key))
+        if not holders:
             return None
-        holders = holders_of(line)
-        shown = self._shown(key, holders[0], 0)
-        return Holder(shown.owner, len(holders), shown.remaining)
+        oldest = self._described(holders[:1])[0] or holders[0]
+        return Holder(oldest.owner, len(holders), self._remaining(oldest))
 
     @abstractmethod
     def _line(self, key: str) -> Sequence[QueueEntry]:
         """Return all who hold the lock or wait for it, sorted by number."""
 
+    @abstractmethod
+    def _described(self, entries: Sequence[QueueEntry]) -> Sequence[QueueEntry | None]:
+        """Return each entry with all its fields; None for one that has ended."""
+
+    @abstractmethod
+    def _remaining(self, entry: QueueEntry) -> float | None:
+        """Return the seconds left of a described entry's lease, as far as this process can tell."""
+
     def force_release(self, key: str, expected: str) -> bool:
-        holders = holders_of(self._line(key))
-        for holder, owner in zip(holders, self._owners(holders), strict=True):
-            if owner == expected:
+        for holder in self._described(holders_of(self._line(key))):
+            if holder is not None and holder.owner == expected:
                 self._holds.pop(key, expected)
                 return self._withdraw(holder)
         return False
@@ -236,19 +253,26 @@ class QueueBackend(Kinds, Listing, ForceRelease):
     def dequeue_owned(self, owned: Callable[[str], bool]) -> None:
         lines = [line for _, line in self._lines(self.settings.key_prefix)]
         waiters = [waiter for line in lines for waiter in line[len(holders_of(line)) :]]
-        for waiter, owner in zip(waiters, self._owners(waiters), strict=True):
-            if owner is not None and owned(owner):
+        for waiter in self._described(waiters):
+            if waiter is not None and owned(waiter.owner):
                 self._withdraw(waiter)
-
-    @abstractmethod
-    def _owners(self, entries: Sequence[Any]) -> Sequence[str | None]:
-        """Return the owner of each entry; None for one that has ended."""
 
     # listing
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
-        """See the base class; reads everything below the prefix, and each hold of the page."""
-        return [self._shown(*hold) for hold in self._holders(prefix)[offset : offset + limit]]
+        """See the base class; reads everything below the prefix, and each hold."""
+        return [
+            Held(
+                key=key,
+                owner=entry.owner,
+                kind=entry.kind,
+                remaining=self._remaining(entry),
+                token=entry.token,
+                waiters=waiters,
+                since=entry.since,
+            )
+            for key, entry, waiters in self._holders(prefix)[offset : offset + limit]
+        ]
 
     def count_held(self, *, prefix: str = "") -> int:
         return len(self._holders(prefix))
@@ -262,21 +286,13 @@ class QueueBackend(Kinds, Listing, ForceRelease):
             for key, line in self._lines(prefix)
             for holder in holders_of(line)
         ]
-        ages = self._ages([holder for _, holder, _ in found])
-        dated = [(age, hold) for age, hold in zip(ages, found, strict=True) if age is not None]
-        return [hold for _, hold in sorted(dated, key=lambda each: each[0])]
+        described = zip(found, self._described([holder for _, holder, _ in found]), strict=True)
+        held = [(key, entry, waiters) for (key, _, waiters), entry in described if entry is not None]
+        return sorted(held, key=lambda hold: hold[1].token)
 
     @abstractmethod
     def _lines(self, prefix: str) -> Iterable[tuple[str, Sequence[QueueEntry]]]:
         """Return the keys that begin with `prefix`, each with its queue."""
-
-    @abstractmethod
-    def _ages(self, entries: Sequence[QueueEntry]) -> Sequence[int | None]:
-        """Return a number for each entry that is lower for an older one; None for one that has ended."""
-
-    @abstractmethod
-    def _shown(self, key: str, contender: QueueEntry, waiters: int) -> Held:
-        """Return a hold as a list shows it."""
 
     # kinds
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from django.core.checks import CheckMessage
 
-from locking.backends.base import Busy, Grant, Held, ask_each
+from locking.backends.base import Busy, Grant
 from locking.backends.capabilities import SessionBound
 from locking.backends.lease_expirer import LeaseExpirer, LocalLease
 from locking.backends.queue.backend import (
@@ -27,7 +27,7 @@ from locking.backends.zookeeper.nodes import decode, encode, guid, node_name, pa
 from locking.backends.zookeeper.options import read_location, read_options
 from locking.backends.zookeeper.session import Request, Session, is_answer, request
 from locking.conf import AliasSettings
-from locking.exceptions import BackendError, BackendUnavailable
+from locking.exceptions import BackendUnavailable
 from locking.utils.clock import now
 
 
@@ -133,12 +133,11 @@ class ZooKeeperBackend(SessionBound, HeartbeatNodes, QueueBackend):
 
     def _busy(self, line: Sequence[QueueEntry]) -> Busy:
         """Return the holder; the remaining time is a hint, for the holder's process ends its lease."""
-        first = holders_of(line)[0].node
-        (found,) = self._session.ask(request("get", first))
-        if not is_answer(found):
+        (first,) = self._described(holders_of(line)[:1])
+        if first is None:
             return Busy(retry_after=0.001)
-        owner, left = _owner_and_ttl(first, *found)
-        return Busy(holder=owner, retry_after=None if left is None else max(left, 0.05))
+        left = self._remaining(first)
+        return Busy(holder=first.owner, retry_after=None if left is None else max(left, 0.05))
 
     def poll_interval(self, contender: Contender) -> float:
         """See `QueueBackend`; watches end with the connection, and then wake."""
@@ -147,39 +146,15 @@ class ZooKeeperBackend(SessionBound, HeartbeatNodes, QueueBackend):
     # holding
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
-        return _result(self._extended([(key, owner, ttl)])[0])
-
-    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
-        """See the base class; all requests are sent at once."""
-        answers = self._extended(leases)
-        return ask_each([partial(_result, answer) for answer in answers], seconds=math.inf)
+        return self._holds.extend(key, owner, ttl, partial(self._rewritten, owner))
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
-        return _result(self._extended([(key, owner, ttl)], exactly=True)[0])
+        return self._holds.extend(key, owner, ttl, partial(self._rewritten, owner), exactly=True)
 
-    def _extended(
-        self, leases: Sequence[tuple[str, str, float]], *, exactly: bool = False
-    ) -> list[bool | BackendError]:
-        """Write each hold's node again; what the servers refused or left unanswered stands as its error."""
-        holds = [self._holds.begin(key, owner) for key, owner, _ in leases]
-        lengths = [
-            ttl if exactly or hold is None else max(ttl, hold.deadline - now())
-            for hold, (*_, ttl) in zip(holds, leases, strict=True)
-        ]
-        asked = [(i, hold, *leases[i][:2], lengths[i]) for i, hold in enumerate(holds) if hold is not None]
-        requests = [request("set", hold.node, write_data(owner, ttl)) for _, hold, _, owner, ttl in asked]
-        sent, answers = now(), list[bool | BackendError]([False] * len(leases))
-        try:
-            replies = self._session.patiently(lambda: self._session.ask_each(*requests))
-            for (i, *_), reply in zip(asked, replies, strict=True):
-                answers[i] = reply if isinstance(reply, BackendError) else is_answer(reply)
-        finally:
-            for i, hold, _, _, ttl in asked:
-                self._holds.settle(hold, sent + ttl if answers[i] is True else None, exactly=exactly)
-        for i, hold, key, owner, _ in asked:
-            if answers[i] is False:
-                self._holds.discard(key, owner, hold)
-        return answers
+    def _rewritten(self, owner: str, hold: LocalLease, ttl: float) -> bool:
+        """Write the node again; False when it has ended."""
+        (answer,) = self._session.ask_patiently(request("set", hold.node, write_data(owner, ttl)))
+        return is_answer(answer)
 
     def release(self, key: str, owner: str) -> bool:
         """See the base class; a node of this owner that only waits, or came late, is taken away too."""
@@ -225,14 +200,18 @@ class ZooKeeperBackend(SessionBound, HeartbeatNodes, QueueBackend):
 
     # listing
 
-    def _owners(self, entries: Sequence[QueueEntry]) -> list[str | None]:
-        answers = zip(entries, self._contents(entries), strict=True)
+    def _described(self, entries: Sequence[QueueEntry]) -> list[QueueEntry | None]:
+        answers = self._session.ask_patiently(*(request("get", entry.node) for entry in entries))
         return [
-            _owner_and_ttl(entry.node, *found)[0] if is_answer(found) else None for entry, found in answers
+            _with_data(entry, *answer) if is_answer(answer) else None
+            for entry, answer in zip(entries, answers, strict=True)
         ]
 
-    def _ages(self, entries: Sequence[QueueEntry]) -> list[int | None]:
-        return [found[1].czxid if is_answer(found) else None for found in self._contents(entries)]
+    def _remaining(self, entry: QueueEntry) -> float | None:
+        """See `QueueBackend`: a hint, by the servers' clock and this one."""
+        if entry.ttl is None:
+            return None
+        return min(entry.ttl, max(0.0, entry.renewed + entry.ttl - time.time()))  # noqa: TID251 shown
 
     def _lines(self, prefix: str) -> list[tuple[str, list[QueueEntry]]]:
         _, names = self._session.ask_patiently(
@@ -246,25 +225,6 @@ class ZooKeeperBackend(SessionBound, HeartbeatNodes, QueueBackend):
             for folder, answer in zip(folders, answers, strict=True)
             if is_answer(answer)
         ]
-
-    def _contents(self, entries: Sequence[QueueEntry]) -> list[Any]:
-        """Return data and figures of each entry."""
-        return self._session.ask_patiently(*(request("get", entry.node) for entry in entries))
-
-    def _shown(self, key: str, contender: QueueEntry, waiters: int) -> Held:
-        (found,) = self._contents([contender])
-        if not is_answer(found):
-            return Held(key=key, owner=contender.node.rpartition("/")[2], kind=contender.kind)
-        owner, left = _owner_and_ttl(contender.node, *found)
-        return Held(
-            key=key,
-            owner=owner,
-            kind=contender.kind,
-            remaining=left,
-            token=found[1].czxid,
-            waiters=waiters,
-            since=found[1].ctime / 1000,
-        )
 
     # housekeeping
 
@@ -288,15 +248,8 @@ class ZooKeeperBackend(SessionBound, HeartbeatNodes, QueueBackend):
             self._session.stop()
 
 
-def _result(answer: bool | BackendError) -> bool:
-    if isinstance(answer, BackendError):
-        raise answer
-    return answer
-
-
-def _owner_and_ttl(node: str, content: bytes, figures: Any) -> tuple[str, float | None]:
-    """Return the owner of a node, and a hint at what is left of its lease, by the servers' and this clock."""
-    owner, ttl = read_data(node, content)
-    if ttl is None:
-        return owner, None
-    return owner, min(ttl, max(0.0, figures.mtime / 1000 + ttl - time.time()))  # noqa: TID251 shown
+def _with_data(entry: QueueEntry, content: bytes, figures: Any) -> QueueEntry:
+    """Return an entry with what its node's data and figures say."""
+    owner, ttl = read_data(entry.node, content)
+    since, renewed = figures.ctime / 1000, figures.mtime / 1000
+    return replace(entry, owner=owner, ttl=ttl, token=figures.czxid, since=since, renewed=renewed)

@@ -64,7 +64,13 @@ def parse(folder: str, children: Iterable[str]) -> list[QueueEntry]:
     """Return the contenders of a folder in the order of their numbers; other children are passed over."""
     found = ((child, _NODE.fullmatch(child)) for child in children)
     line = [
-        QueueEntry(f"{folder}/{child}", int(match["order"]), _KINDS[match["tag"]], int(match["permits"] or 0))
+        QueueEntry(
+            f"{folder}/{child}",
+            int(match["order"]),
+            _KINDS[match["tag"]],
+            int(match["permits"] or 0),
+            owner=child,
+        )
         for child, match in found
         if match is not None
     ]

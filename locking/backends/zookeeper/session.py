@@ -206,33 +206,13 @@ class Session:
         Raises:
             Dropped: the connection was lost; BackendUnavailable: no answer; BackendError: a refusal.
         """
-        answers = self.ask_each(*requests)
-        for answer in answers:
-            if isinstance(answer, BackendError):
-                raise answer
-        return answers
-
-    def ask_each(self, *requests: Request) -> list[Any]:
-        """`ask` that returns the error of a single request in the place of its answer.
-
-        Raises:
-            Dropped: the connection was lost. BackendUnavailable: there is none.
-        """
         client = self.client()
         try:
             pending = [send(client) for send in requests]
         except DROPPED as error:
             raise self._dropped(error) from error
         until = now() + self.timeout
-        return [self._answer_or_error(result, until) for result in pending]
-
-    def _answer_or_error(self, result: Any, until: float) -> Any:
-        try:
-            return self._answer(result, until)
-        except Dropped:
-            raise
-        except BackendError as error:
-            return error
+        return [self._answer(result, until) for result in pending]
 
     def _answer(self, result: Any, until: float) -> Any:
         try:

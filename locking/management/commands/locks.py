@@ -33,6 +33,74 @@ could not be started; 128 and a signal's number when that ended it; 141 the read
 """
 
 
+def _seconds(text: str) -> float:
+    try:
+        return check_wait(float(text)) or 0.0
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds; write one such as 0.5"
+        ) from None
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number; write one such as 50")
+    return int(text)
+
+
+Options = dict[str, dict[str, Any]]
+"""What `add_argument` takes, by the option."""
+
+FLAG: Final = {"action": "store_true"}
+SECONDS: Final = {"type": _seconds, "metavar": "S"}
+WHOLE: Final = {"type": _whole, "metavar": "N"}
+TEXT: Final = {"default": "", "metavar": "TEXT"}
+
+NAME: Final[Options] = {"name": {"help": "the lock's name, without the KEY_PREFIX"}}
+WITHOUT: Final[Options] = {"--without": {**TEXT, "help": "no names that begin with it"}}
+FILTERS: Final[Options] = {
+    "--prefix": {**TEXT, "help": "only names that begin with it"},
+    **WITHOUT,
+    "--search": {**TEXT, "help": "only where name or holder has it"},
+    "--state": {"default": "", "choices": STATES, "help": "only these"},
+    "--kind": {"default": "", "choices": KINDS, "help": "only these"},
+    "--host": {"default": "", "help": "only holders on this machine"},
+    "--longer-than": {**SECONDS, "default": 0.0, "help": "held for at least so many seconds"},
+    "--limit": {**WHOLE, "default": 50, "help": "rows at most (50)"},
+}
+WATCH: Final[Options] = {
+    "--every": {**SECONDS, "default": 2.0, "help": "seconds (2)"},
+    "--times": {**WHOLE, "help": "end after so many"},
+}
+RELEASE: Final[Options] = {
+    "name": {"nargs": "?", "help": "the lock's name, without the KEY_PREFIX; else filters"},
+    **FILTERS,
+    "--limit": {**WHOLE, "default": 100, "help": "holds at most (100)"},
+    "--dry-run": {**FLAG, "help": "show what would be broken, and end"},
+    "--reason": {"required": True, "help": "why; it is kept in the audit"},
+    "--owner": {"help": "the owner that `show` printed: a newer one keeps the lock"},
+    "--yes": {**FLAG, "help": "don't ask"},
+}
+RUN: Final[Options] = {
+    "--ttl": {**SECONDS, "help": "stop it after so many seconds at most"},
+    "--wait": {**SECONDS, "default": UNSET, "help": "for the lock; 0: don't"},
+    "--fenced": {**FLAG, "help": "a database checks the fencing token"},
+    "--grace": {**SECONDS, "help": "from SIGTERM to SIGKILL (5)"},
+    "--on-conflict": {**WHOLE, "default": running.CONTENDED, "help": "exit status (75)"},
+    **NAME,
+    "command": {"nargs": argparse.REMAINDER, "metavar": "-- COMMAND", "help": "what to run"},
+}
+VERBS: Final[dict[str, tuple[Any, ...]]] = {
+    "list": ("what is held, the oldest first", FILTERS),
+    "show": ("everything that is known of one lock", NAME),
+    "release": ("break the hold of a lock, or of many", RELEASE),
+    "watch": ("the list, redrawn every two seconds", FILTERS, WATCH),
+    "run": ("run a command while holding a lock", RUN),
+    "top": ("the locks with most waiters, redrawn every two seconds", FILTERS, WATCH),
+    "waiting": ("who waits for whom, the one that blocks most first", WITHOUT),
+}
+
+
 class Command(BaseCommand):
     """Look after the locks of this project."""
 
@@ -42,73 +110,20 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.epilog = EPILOG.strip()
         verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-        self._add_list(self._verb(verbs, "list", "what is held, the oldest first"))
-        self._add_show(self._verb(verbs, "show", "everything that is known of one lock"))
-        self._add_release(self._verb(verbs, "release", "break the hold of a lock, or of many"))
-        self._add_watch(self._verb(verbs, "watch", "the list, redrawn every two seconds"))
-        self._add_run(self._verb(verbs, "run", "run a command while holding a lock"))
-        self._add_watch(self._verb(verbs, "top", "the locks with most waiters, redrawn every two seconds"))
-        waiting = self._verb(verbs, "waiting", "who waits for whom, the one that blocks most first")
-        waiting.add_argument("--without", default="", metavar="TEXT", help="no locks that begin with it")
-
-    def _verb(self, verbs: Any, name: str, text: str) -> CommandParser:
-        parser: CommandParser = verbs.add_parser(name, help=text, description=text.capitalize() + ".")
-        parser.add_argument("--backend", metavar="ALIAS", help="an alias in LOCKING")
-        parser.add_argument("--json", action="store_true", help="print JSON")
-        for option in ("--settings", "--pythonpath"):  # Django reads them anywhere; the verb must know them
-            parser.add_argument(option, default=argparse.SUPPRESS, help="as for any manage.py command")
-        return parser
-
-    def _add_list(self, parser: CommandParser) -> None:
-        self._add_filters(parser)
-        parser.add_argument("--limit", type=_whole, default=50, metavar="N", help="rows at most (50)")
-
-    def _add_filters(self, parser: CommandParser) -> None:
-        parser.add_argument("--prefix", default="", metavar="TEXT", help="only names that begin with it")
-        parser.add_argument("--without", default="", metavar="TEXT", help="no names that begin with it")
-        parser.add_argument("--search", default="", metavar="TEXT", help="only where name or holder has it")
-        parser.add_argument("--state", default="", choices=STATES, help="only these")
-        parser.add_argument("--kind", default="", choices=KINDS, help="only these")
-        parser.add_argument("--host", default="", help="only holders on this machine")
-        parser.add_argument(
-            "--longer-than", type=_seconds, default=0.0, metavar="S", help="held for at least so many seconds"
-        )
-
-    def _add_show(self, parser: CommandParser) -> None:
-        parser.add_argument("name", help="the lock's name, without the KEY_PREFIX")
-
-    def _add_release(self, parser: CommandParser) -> None:
-        parser.add_argument("name", nargs="?", help="the lock's name, without the KEY_PREFIX; else filters")
-        self._add_filters(parser)
-        parser.add_argument("--limit", type=_whole, default=100, metavar="N", help="holds at most (100)")
-        parser.add_argument("--dry-run", action="store_true", help="show what would be broken, and end")
-        parser.add_argument("--reason", required=True, help="why; it is kept in the audit")
-        parser.add_argument("--owner", help="the owner that `show` printed: a newer one keeps the lock")
-        parser.add_argument(
-            "--database",
-            action="append",
-            choices=list(connections),
-            help="where the fence is advanced (default); may be given several times",
-        )
-        parser.add_argument("--yes", action="store_true", help="don't ask")
-
-    def _add_watch(self, parser: CommandParser) -> None:
-        self._add_list(parser)
-        parser.add_argument("--every", type=_seconds, default=2.0, metavar="S", help="seconds (2)")
-        parser.add_argument("--times", type=_whole, metavar="N", help="end after so many")
-
-    def _add_run(self, parser: CommandParser) -> None:
-        parser.add_argument("--ttl", type=_seconds, metavar="S", help="stop it after so many seconds at most")
-        parser.add_argument(
-            "--wait", type=_seconds, default=UNSET, metavar="S", help="for the lock; 0: don't"
-        )
-        parser.add_argument("--fenced", action="store_true", help="a database checks the fencing token")
-        parser.add_argument("--grace", type=_seconds, metavar="S", help="from SIGTERM to SIGKILL (5)")
-        parser.add_argument(
-            "--on-conflict", type=_whole, default=running.CONTENDED, metavar="N", help="exit status (75)"
-        )
-        parser.add_argument("name", help="the lock's name")
-        parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run")
+        for name, (text, *groups) in VERBS.items():
+            verb: CommandParser = verbs.add_parser(name, help=text, description=text.capitalize() + ".")
+            verb.add_argument("--backend", metavar="ALIAS", help="an alias in LOCKING")
+            verb.add_argument("--json", action="store_true", help="print JSON")
+            for option in (
+                "--settings",
+                "--pythonpath",
+            ):  # Django reads them anywhere; a verb must know
+                verb.add_argument(option, default=argparse.SUPPRESS, help="as for any manage.py command")
+            for option, settings in (each for group in groups for each in group.items()):
+                verb.add_argument(option, **settings)
+            if name == "release":
+                where = "where the fence is advanced (default); may be given several times"
+                verb.add_argument("--database", action="append", choices=list(connections), help=where)
 
     @property
     def _out(self) -> TextIO:
@@ -176,12 +191,6 @@ class Command(BaseCommand):
         for problem in page.problems:
             self.stderr.write(f"backend {problem.backend}: {problem.message}")
 
-    def _do_watch(self, options: dict[str, Any]) -> int:
-        return self._watch(options, "age")
-
-    def _do_top(self, options: dict[str, Any]) -> int:
-        return self._watch(options, "waiters")
-
     def _do_waiting(self, options: dict[str, Any]) -> int:
         found, problems = known_waiters(options["without"])
         if alias := options["backend"]:
@@ -197,7 +206,8 @@ class Command(BaseCommand):
                 self.stderr.write(f"backend {problem.backend}: {problem.message}")
         return running.UNAVAILABLE if any(not problem.unsupported for problem in problems) else 0
 
-    def _watch(self, options: dict[str, Any], order: str) -> int:
+    def _do_watch(self, options: dict[str, Any]) -> int:
+        order = "waiters" if options["verb"] == "top" else "age"
         with output.screen(self._out) as draw:
             for number in count(1):
                 page = held_locks(**_filters(options), order=order)
@@ -206,6 +216,8 @@ class Command(BaseCommand):
                     break
                 time.sleep(options["every"])
         return _status_of(page)
+
+    _do_top = _do_watch
 
     def _do_show(self, options: dict[str, Any]) -> int:
         picture = listing.picture_of(options["name"], options["backend"])
@@ -315,19 +327,3 @@ def _status_of(page: Page) -> int:
     if any(not problem.unsupported for problem in page.problems):
         return running.UNAVAILABLE
     return 0 if page.searched_all else NO
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = check_wait(float(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds; write one such as 0.5"
-        ) from None
-    return value or 0.0
-
-
-def _whole(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number; write one such as 50")
-    return int(text)

@@ -12,9 +12,10 @@ from django.db import DatabaseError
 from locking.backends.base import BaseLockBackend
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.exceptions import LockNotSupported
+from locking.inspection.facts import facts
+from locking.inspection.formatting import duration
 from locking.inspection.held import HeldLock, holds_of
 from locking.keys.names import check_name
-from locking.management.locks.output import seconds
 from locking.models import Fence, LockEvent
 from locking.utils.databases import fence_name
 
@@ -23,16 +24,8 @@ LAST_EVENTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything that is known of one lock.
-
-    Attributes:
-        name: the lock's name.
-        key: where the backend keeps it.
-        backend: alias in `LOCKING`.
-        holds: its holders: none, one, or several.
-        fence: the row of `locking_fence`, if it was ever fenced.
-        events: what operators did to it, the latest first.
-        unknown: what could not be asked for, and why.
+    """Everything that is known of one lock: its holds, the row of its fence, what operators did to it (the
+    latest first), and what could not be asked for.
     """
 
     name: str
@@ -92,44 +85,34 @@ def _from_database(
 
 def lines_of(picture: Picture) -> Iterator[str]:
     """Yield a lock as lines of text."""
-    yield f"lock      {picture.name}"
-    yield f"key       {picture.key} on backend {picture.backend}"
+    yield line("lock", picture.name)
     if not picture.holds:
-        yield "state     free"
+        yield line("key", f"{picture.key} on backend {picture.backend}")
+        yield line("state", "free")
     for hold in picture.holds:
         yield from lines_of_hold(hold)
     if fence := picture.fence:
-        yield f"fence     token {fence['token']} of {fence['owner']}, {_moment(fence['updated_at'])}"
+        yield line("fence", f"token {fence['token']} of {fence['owner']}, {_moment(fence['updated_at'])}")
     for event in picture.events:
         done = "" if event["done"] else " (nothing was done)"
         who = f"{event['action']} by {event['actor']}{done}"
-        yield f"event     {_moment(event['at'])} {who}: {event['reason']}"
+        yield line("event", f"{_moment(event['at'])} {who}: {event['reason']}")
 
 
 def lines_of_hold(hold: HeldLock) -> Iterator[str]:
-    """Yield a hold as lines of text, omitting unknown fields."""
-    count = f", held {hold.count} times" if hold.count > 1 else ""
-    yield f"state     {hold.state}, {hold.kind}{count}"
-    yield f"holder    {hold.holder}"
-    yield f"owner     {hold.owner}"
-    left, length = seconds(hold.remaining, missing="no end"), seconds(hold.ttl)
-    yield f"time      held for {seconds(hold.held_for)}, {left} left of {length}"
-    fields = {
-        "renewed": None if hold.renewals is None else f"{hold.renewals} times",
-        "waiters": hold.waiters,
-        "token": hold.token or None,
-        "doing": hold.doing,
-        "taken at": hold.site,
-    }
-    for what, value in fields.items():
-        if value is not None:
-            yield f"{what:<9} {value}"
+    """Yield a hold as lines of text; what isn't known is left out."""
+    yield from (line(label, value) for label, value in facts(hold) if value is not None)
     for each in hold.waiting:
         where = "".join(f", {part}" for part in (each.doing, each.site) if part)
-        yield f"waits     {each.who} for {seconds(each.waited)}{where}"
+        yield line("waits", f"{each.who} for {duration(each.waited)}{where}")
     if hold.next_waiter is not None:
         behind = f"; {hold.waiting_behind} more wait behind it" if hold.waiting_behind else ""
-        yield f"release   lets {hold.next_waiter.who} go on{behind}"
+        yield line("release", f"lets {hold.next_waiter.who} go on{behind}")
+
+
+def line(label: object, value: object) -> str:
+    """Return a fact as a line, its values one below the other."""
+    return f"{label!s:<20}{value}"
 
 
 def _moment(at: datetime) -> str:

@@ -9,7 +9,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final, TextIO
 
-from locking.inspection.formatting import LONGEST_NAME, cut
+from locking.inspection.facts import waiter_count
+from locking.inspection.formatting import LONGEST_NAME, cut, duration
 from locking.inspection.held import HeldLock, Problem
 from locking.inspection.waiting import Node
 
@@ -38,31 +39,15 @@ COLOURS: Final = {
 }
 
 
-def seconds(value: float | None, *, missing: str = "-") -> str:
-    """Return a length of time as people read it: `0.5s`, `42s`, `3m05s`, `2h10m`, `3d04h`."""
-    if value is None:
-        return missing
-    if value < 10:
-        return f"{value:.1f}s"
-    whole = int(value)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
-
-
 COLUMNS: Final[dict[str, Callable[[HeldLock], str]]] = {
     "STATE": attrgetter("state"),
     "NAME": attrgetter("name"),
     "KIND": attrgetter("kind"),
     "BACKEND": attrgetter("backend"),
     "HOLDER": attrgetter("holder"),
-    "HELD": lambda hold: seconds(hold.held_for),
-    "LEFT": lambda hold: seconds(hold.remaining, missing="no end"),
-    "WAITERS": lambda hold: str(hold.waiter_count) if hold.waiting or hold.waiters is not None else "-",
+    "HELD": lambda hold: duration(hold.held_for),
+    "LEFT": lambda hold: "no end" if hold.remaining is None else duration(hold.remaining),
+    "WAITERS": lambda hold: "-" if (waiting := waiter_count(hold)) is None else str(waiting),
     "TOKEN": lambda hold: str(hold.token or "-"),
 }
 
@@ -86,11 +71,11 @@ def _line_of(node: Node) -> str:
     if node.again:
         return f"{node.who} (the circle closes here)"
     what = (
-        f" waits {seconds(node.waiter.waited)} for {cut(node.waiter.name, LONGEST_NAME)}"
+        f" waits {duration(node.waiter.waited)} for {cut(node.waiter.name, LONGEST_NAME)}"
         if node.waiter
         else ""
     )
-    blocks = f" blocks {node.blocked} for {seconds(node.longest)}" if node.behind else ""
+    blocks = f" blocks {node.blocked} for {duration(node.longest)}" if node.behind else ""
     names = "" if node.waiter or not node.holds else f" with {cut(node.name, LONGEST_NAME)}"
     where = "".join(f", {part}" for part in (node.doing, node.site) if part)
     return f"{node.who}{' DEADLOCK' if node.deadlocked else ''}{what}{blocks}{names}{where}"

@@ -19,10 +19,10 @@ from types import FrameType
 from typing import Any, Final
 
 from locking.core.lease import Lease
-from locking.core.liveness import registration
 from locking.core.lock import get_lock
 from locking.exceptions import BackendError, LockError, LockLost, LockNotAcquired
 from locking.keys.names import Unset, check_wait
+from locking.liveness.files import registration
 from locking.utils.background import start_thread
 
 CONTENDED: Final = 75

@@ -17,9 +17,9 @@ import pytest
 from django.db import connections
 
 from locking.backends.base import BaseLockBackend
-from locking.core.dead_processes import watcher
 from locking.core.lock import Lock, get_lock
 from locking.exceptions import LockNotOwned
+from locking.liveness.release import watcher
 from locking.testing.contract.base import ContractBase
 from locking.utils.clock import now
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from orders.lab.pages.limits import variants
@@ -29,15 +28,6 @@ _GROUP_OF = {
     "zookeeper_lock": COORDINATION, "etcd_lock": COORDINATION, "local_lock": PROCESS,
 }  # fmt: skip
 """Where a sound strategy keeps its lock or its stock; the database, where it isn't named here."""
-
-
-@dataclass(frozen=True)
-class Puzzle:
-    """A task for the step mode: what to bring about (a name of `steps.js`), with which strategy."""
-
-    goal: str
-    strategy: str
-    text: str
 
 
 @dataclass
@@ -73,18 +63,6 @@ def grouped(shown: Sequence[Shown]) -> list[tuple[str, list[Shown]]]:
 
 def _group(shown: Shown) -> Any:
     return _GROUP_OF.get(shown.strategy, DATABASE) if shown.sound else BROKEN
-
-
-def puzzles() -> list[Puzzle]:
-    """The tasks of the step mode, easiest first."""
-    return [
-        Puzzle("twice", "lost_update", gettext("Sell the last piece twice.")),
-        Puzzle("twice", "negative_stock", gettext("Sell it twice, and bring the page below zero.")),
-        Puzzle("wait", "row_lock", gettext("Make B wait for A.")),
-        Puzzle("again", "version_cas", gettext("Let one buyer be overtaken and begin again.")),
-        Puzzle("circle", "unsorted_locks", gettext("Make both wait for each other.")),
-        Puzzle("circle", "unsorted_redis_locks", gettext("Do it where no database sees it.")),
-    ]
 
 
 def _idea(name: str) -> str:

@@ -30,7 +30,7 @@ from orders.lab.pages.limits import (
 )
 from orders.lab.pages.qr import qr_code
 from orders.lab.pages.sources import source
-from orders.lab.pages.texts import grouped, puzzles, strategies
+from orders.lab.pages.texts import grouped, strategies
 from orders.lab.race.private_redis import program
 from orders.lab.strategies import STRATEGIES
 from orders.pages import page
@@ -88,7 +88,6 @@ def lab_page(request: HttpRequest) -> HttpResponse:
         "form": form,
         "strategies": shown,
         "groups": grouped(shown),
-        "puzzles": puzzles(),
         **_lecture(request),
         "redis_server": bool(program()),
         "pause": PAUSE,

@@ -14,10 +14,11 @@ from uuid import uuid4
 import pytest
 
 from locking import BackendUnavailable, get_lock
-from locking.core import at_exit, dead_processes
+from locking.core import at_exit
 from locking.core.handler import locks
 from locking.core.lease import DROPPED
-from locking.core.liveness import registration
+from locking.liveness import release
+from locking.liveness.files import registration
 from locking.testing import held_locks
 from locking.testing.contract.base import begin
 from tests.support.warm import WarmProcess
@@ -100,16 +101,16 @@ def test_what_a_daemon_thread_holds_stays(name: str) -> None:
 
 
 @pytest.fixture
-def no_file(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def no_file(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """This process goes on: its file must stay. Leases that other tests have dropped are no matter here."""
     DROPPED.clear()
-    left: list[list[str]] = []
-    monkeypatch.setattr(registration, "leave", lambda owners, *, waiting: left.append(owners))
+    left: list[bool] = []
+    monkeypatch.setattr(registration, "leave", lambda *, stays: left.append(stays))
     return left
 
 
 def test_a_backend_that_is_down_is_asked_once(
-    memory_locks: None, no_file: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    memory_locks: None, no_file: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of a process waits for one time-out, not for one per lock; the log names the others."""
     asked: list[str] = []
@@ -118,14 +119,15 @@ def test_a_backend_that_is_down_is_asked_once(
         asked.append(key)
         raise BackendUnavailable("no answer")
 
-    first, second = (get_lock(name, guarded=True).acquire() for name in "ab")
+    leases = [get_lock(name, guarded=True).acquire() for name in "ab"]
     with monkeypatch.context() as patch:
         patch.setattr(locks["default"], "release", silent)
         at_exit.release_what_is_left()
-        dead_processes.leave()
+        release.leave()
     assert len(asked) == 1
-    assert no_file == [[lease.owner for lease in (first, second) if lease.key not in asked]]
-    get_lock("b")
+    assert no_file == [True]
+    for lease in leases:
+        locks["default"].release(lease.key, lease.owner)
 
 
 def test_a_renewed_lease_that_was_dropped_is_released_at_the_end(memory_locks: None, no_file: Any) -> None:

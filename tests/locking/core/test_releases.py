@@ -14,7 +14,6 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 
 from locking.backends.etcd import EtcdBackend
-from locking.backends.etcd.backend import EtcdHold
 from locking.backends.etcd.client import Client
 from locking.backends.lease_expirer import LeaseExpirer, LocalLease
 from locking.backends.zookeeper.backend import ZooKeeperBackend
@@ -163,13 +162,13 @@ def extended_twice(hold, monkeypatch):
 
 def test_extensions_of_one_etcd_hold_leave_the_key_in_place(monkeypatch):
     """Two extensions at once, one of which needs a longer lease, leave the key bound to a living lease."""
-    cluster = extended_twice(EtcdHold("n", 1, now() + 10, session=1, length=10), monkeypatch)
+    cluster = extended_twice(LocalLease("n", 1, now() + 10, session=1, length=10), monkeypatch)
     assert cluster.bound_to in cluster.alive
 
 
 def test_without_turns_the_key_of_an_etcd_hold_is_deleted(monkeypatch):
     """The mutant of the test above: the key is bound to a lease that was revoked, or gone."""
-    hold = EtcdHold("n", 1, now() + 10, session=1, length=10)
+    hold = LocalLease("n", 1, now() + 10, session=1, length=10)
     monkeypatch.setattr(hold, "mutex", Unlocked())
     cluster = extended_twice(hold, monkeypatch)
     assert cluster.bound_to not in cluster.alive
@@ -177,20 +176,21 @@ def test_without_turns_the_key_of_an_etcd_hold_is_deleted(monkeypatch):
 
 def test_of_overlapping_extensions_a_hold_keeps_the_longest():
     """The hold outlives the lease, whichever answer comes last; only `exactly` shortens it."""
-    holds: LeaseExpirer[LocalLease] = LeaseExpirer(lambda key, hold: None)
+    holds: LeaseExpirer = LeaseExpirer(lambda key, hold: None)
     hold = LocalLease("n", 1, now() + 60)
     holds.add("k", "o", hold)
-    holds.begin("k", "o")
-    holds.begin("k", "o")
-    holds.settle(hold, now() + 100)
-    holds.settle(hold, now() + 30)
-    assert hold.deadline > now() + 90
-    holds.begin("k", "o")
-    holds.settle(hold, now() + 30)
-    assert hold.deadline > now() + 90
-    holds.begin("k", "o")
-    holds.settle(hold, now() + 30, exactly=True)
+    asked: list[float] = []
+
+    def ask(_, seconds):
+        asked.append(round(seconds))
+        return True
+
+    for ttl in (100.0, 30.0):
+        assert holds.extend("k", "o", ttl, ask)
+        assert hold.deadline > now() + 90
+    assert holds.extend("k", "o", 30.0, ask, exactly=True)
     assert hold.deadline < now() + 31
+    assert asked == [100, 100, 30]
     holds.reset()
 
 

@@ -20,6 +20,7 @@ from locking.inspection.heartbeat import HeartbeatPublisher
 from locking.inspection.held import holds_of
 from locking.inspection.waits import WAITS
 from locking.management.locks import output
+from locking.management.locks.listing import line as output_line
 from locking.models import LockEvent
 from tests import ROOT
 from tests.locking.support.fenced_databases import SQLITE
@@ -187,7 +188,11 @@ def test_a_free_lock_is_shown_as_free():
     """And the exit status says so to a script."""
     said = Said("show", "a")
     assert said.status == 1
-    assert said.out.splitlines() == ["lock      a", "key       a on backend default", "state     free"]
+    assert said.out.splitlines() == [
+        output_line("lock", "a"),
+        output_line("key", "a on backend default"),
+        output_line("state", "free"),
+    ]
 
 
 def test_everything_that_is_known_of_a_lock_is_shown():
@@ -197,9 +202,9 @@ def test_everything_that_is_known_of_a_lock_is_shown():
     with get_lock("a") as held:
         said = Said("show", "a")
         picture = Said("show", "a", "--json").json
-    assert f"owner     {held.owner}" in said.out
-    assert f"token     {held.fencing_token}" in said.out
-    assert f"fence     token {lease.fencing_token} of {lease.owner}" in said.out
+    assert f"owner               {held.owner}" in said.out
+    assert f"fencing token       {held.fencing_token}" in said.out
+    assert f"fence               token {lease.fencing_token} of {lease.owner}" in said.out
     assert picture["fence"]["token"] == lease.fencing_token
     assert [hold["owner"] for hold in picture["holds"]] == [held.owner]
 
@@ -214,7 +219,7 @@ def test_a_backend_that_cannot_list_still_tells_the_owner(monkeypatch):
     monkeypatch.setattr(backend, "held", refuse)
     with get_lock("a") as lease:
         said = Said("show", "a")
-    assert f"owner     {lease.owner}" in said.out
+    assert f"owner               {lease.owner}" in said.out
     assert "can't list what is held: only its owner is known" in said.err
 
 
@@ -240,7 +245,7 @@ def test_a_hold_is_broken_after_a_yes(monkeypatch):
     said = Said("release", "a", "--reason", "worker 7 was killed")
     assert said.status == 0
     assert "broken" in said.out
-    assert f"owner     {lease.owner}" in said.err
+    assert f"owner               {lease.owner}" in said.err
     assert not get_lock("a").locked()
     event = LockEvent.objects.get()
     assert (event.action, event.reason, event.owner) == ("force_release", "worker 7 was killed", lease.owner)
@@ -324,7 +329,7 @@ def test_a_dry_run_shows_and_breaks_nothing():
     """One lock, or several."""
     said = Said(*SEVERAL, "--dry-run")
     assert (said.status, [row.split()[1] for row in said.out.splitlines()[1:]]) == (0, ["order:1", "order:2"])
-    assert "held, lock" in Said("release", "order:1", "--reason", "a test", "--dry-run").err
+    assert "held" in Said("release", "order:1", "--reason", "a test", "--dry-run").err
     assert held_now() == ["order:1", "order:2", "mail"]
     assert not LockEvent.objects.exists()
 
@@ -378,15 +383,6 @@ def test_a_state_chooses_too():
 def test_one_lock_or_filters_must_be_meant(arguments):
     """Neither everything by an empty command line, nor both."""
     assert Said("release", "--reason", "a test", "--yes", *arguments).status == 2
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "-"), (0.25, "0.2s"), (42, "42s"), (185, "3m05s"), (7800, "2h10m"), (273_600, "3d04h")],
-)
-def test_lengths_of_time_are_readable(value, text):
-    """From tenths of a second to days."""
-    assert output.seconds(value) == text
 
 
 @pytest.mark.parametrize("fenced_database", [SQLITE], indirect=True, ids=str)
@@ -490,11 +486,11 @@ def one_waits(monkeypatch):
 def test_it_says_who_waits():
     """`show` names the waiter, `waiting` the one that blocks it, and `top` puts the lock first."""
     shown = Said("show", "order:7").out
-    assert re.search(r"^waits     \S+:worker-1 for ", shown, re.M)
-    assert re.search(r"^release   lets \S+:worker-1 go on$", shown, re.M)
+    assert re.search(r"^waits               \S+:worker-1 for ", shown, re.M)
+    assert re.search(r"^release             lets \S+:worker-1 go on$", shown, re.M)
     assert Said("waiting", "--without", "order:").out == ""
     root, waiter = Said("waiting").out.splitlines()
-    assert re.search(r" blocks 1 for \S+ with order:7", root)
-    assert re.search(r"^  \S+:worker-1 waits \S+ for order:7", waiter)
+    assert re.search(r" blocks 1 for \S+ \S+ with order:7", root)
+    assert re.search(r"^  \S+:worker-1 waits \S+ \S+ for order:7", waiter)
     with get_lock("order:1"):
         assert Said("top", "--times", "1").out.splitlines()[1].split()[1] == "order:7"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from locking.core import liveness
-from locking.core.dead_processes import watcher
-from locking.core.liveness import Record, registration
+from locking.liveness import files
+from locking.liveness.files import Record, registration
+from locking.liveness.release import watcher
 from locking.testing.contract.base import until
 
 __all__ = ["runtime_dir", "watching"]
@@ -26,7 +26,8 @@ def own_path() -> Path:
 
 def read(path: Path) -> Record:
     """Return what a process's file says."""
-    record = liveness.read(path)
+    with path.open() as file:
+        record = files.read(file.fileno())
     assert record is not None
     return record
 
@@ -40,7 +41,7 @@ def runtime_dir(tmp_path: Path, settings: Any) -> Iterator[Path]:
     registration.problem = None
     registration.reset()
     yield folder
-    registration.leave([])
+    registration.leave()
     registration.problem = None
     registration.reset()
 
@@ -50,6 +51,6 @@ def watching(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     """The same, and dead processes are looked for; a row of the audit that is under way is this test's."""
     monkeypatch.setattr(watcher, "enabled", True)
     yield runtime_dir
-    registration.leave([])
+    registration.leave()
     registration.reset()  # without a directory the watcher comes to rest
-    until(lambda: watcher._watch is None, PATIENCE)
+    until(lambda: not watcher.cleanups, PATIENCE)

@@ -20,7 +20,7 @@ export class CodePane {
   async #fetch(name) {
     const parts = await source(name);
     if (this.name !== name) return parts;
-    this.rows = new Map(parts.lines.map(([number, html]) => [number, row(number, html)]));
+    this.rows = new Map(parts.lines.map(([number, html]) => [number, lineRow(number, make("code", { innerHTML: html || " " }))]));
     this.place.replaceChildren(...this.rows.values());
     return parts;
   }
@@ -47,6 +47,4 @@ export class CodePane {
 }
 
 // Who stands there has a column of its own, beside the line's number.
-function row(number, html) {
-  return make("div", { className: "line" }, make("span", { className: "who" }), make("span", { className: "gutter", textContent: number }), make("code", { innerHTML: html || " " }));
-}
+export const lineRow = (number, code) => make("div", { className: "line" }, make("span", { className: "who" }), make("span", { className: "gutter", textContent: number }), code);

@@ -12,7 +12,7 @@ const REFUSALS = new Set(["stale_token", "second_line"]);
 export const SIGNS = { sold: "✓", victim: "✗", refused: "–", error: "!" };
 
 /** Draw a race into `place`, up to `end` ms; returns a function that shows it up to a moment, in ms. */
-export function drawLanes(place, race, { end, moments, label, onPick }) {
+export function drawLanes(place, race, { end, moments, label, onPick, unit }) {
   const width = place.clientWidth;
   if (!width) return () => {}; // not on this slide
   const row = document.documentElement.matches(".present") ? 8 : race.buyers.length > 20 ? 13 : 16; // a projector has 720 px
@@ -28,7 +28,7 @@ export function drawLanes(place, race, { end, moments, label, onPick }) {
   const svg = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
     draw("defs", {}, draw("clipPath", { id }, clip), hatch()),
     ...race.buyers.map((buyer, at) => name(buyer, paid.has(buyer.number) ? "victim" : buyer.answer, y(at), width, row, onPick)),
-    shown, ...flags(moments, x, height - FOOT, true), head, ...ticks(end, x, height - 4));
+    shown, ...flags(moments, x, height - FOOT, true), head, ...ticks(end, x, height - 4, unit));
   place.replaceChildren(svg);
 
   const signs = [...svg.querySelectorAll("[data-to]")];
@@ -52,7 +52,7 @@ function name(buyer, answer, middle, width, row, onPick) {
     draw("text", { class: "number", x: LEFT - 8, y: middle }),
     draw("text", { class: "sign", x: width - RIGHT + 12, y: middle, "data-to": buyer.to }));
   group.children[1].textContent = row > 13 || buyer.number % 5 === 0 || buyer.number === 1 ? buyer.number : "";
-  group.children[2].textContent = SIGNS[answer];
+  group.children[2].textContent = SIGNS[answer] ?? "";
   group.addEventListener("click", () => onPick(buyer.number));
   return group;
 }

@@ -4,6 +4,7 @@ import { Refused, follow, recording, say, startRace } from "./api.js";
 import { CodePane } from "./code.js";
 import { byId, fill, make } from "./dom.js";
 import { fillIn, whenChosen } from "./matrix.js";
+import * as own from "./own.js";
 import { Lecture } from "./present.js";
 import { Stage } from "./stage.js";
 import * as steps from "./steps.js";
@@ -262,6 +263,7 @@ document.querySelectorAll("[data-fault]").forEach((button) => button.addEventLis
 }));
 whenChosen(showPair);
 steps.listen(() => strategyOf(select.value === "all" ? "lost_update" : select.value), (name) => pair(name)[1]);
+own.listen(steps.open);
 lecture?.listen(stage, left, right);
 busy(false);
 choose();

@@ -3,13 +3,13 @@
 import { Refused, follow, say, source, startSteps } from "./api.js";
 import { CodePane } from "./code.js";
 import { byId, fill, make } from "./dom.js";
+import { PUZZLES, markSolved, tellPuzzle } from "./puzzles.js";
 import { PRODUCTS, drawRing, ringOf } from "./ring.js";
 import { ANSWERS, STEP_NAMES, figures, sum } from "./words.js";
 
 const BUYERS = ["A", "B"];
 const lane = (name) => document.querySelector(`[data-lane="${name}"]`);
 const panes = Object.fromEntries(BUYERS.map((name) => [name, new CodePane(lane(name).querySelector(".code"))]));
-const SOLVED = "holdfast.puzzles";
 
 // What each puzzle asks for, as it is seen in a session's state.
 const GOALS = {
@@ -34,7 +34,6 @@ export function listen(chosen, fix) {
   byId("begin").addEventListener("click", () => begin(chosen()));
   byId("undo").addEventListener("click", undo);
   document.querySelectorAll("[data-next]").forEach((button) => button.addEventListener("click", () => next(button.dataset.next)));
-  document.querySelectorAll("[data-puzzle]").forEach((button) => button.addEventListener("click", () => begin(button.dataset.strategy)));
   document.addEventListener("keydown", (event) => {
     if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
     const key = event.key.toLowerCase();
@@ -43,16 +42,15 @@ export function listen(chosen, fix) {
   });
   // A session whose visitor has gone would block others until it notices.
   addEventListener("pagehide", () => { if (current && !over) say(current, "stop").catch(() => {}); });
-  showSolved();
-  openPuzzle(new URLSearchParams(location.search).get("puzzle"));
 }
 
-/** Begin the puzzle that a link names by its number. */
-function openPuzzle(number) {
-  const button = document.querySelectorAll("[data-puzzle]")[number - 1];
-  if (!button) return;
+/** Begin a puzzle of a real strategy; one of the model isn't played here. */
+export function open(puzzle, number) {
+  if (!puzzle.strategy) return false;
+  tellPuzzle(puzzle, number, byId("step-bar"));
   byId("steps").scrollIntoView();
-  button.click();
+  begin(puzzle.strategy);
+  return true;
 }
 
 /** Begin a session; `again` are the presses that lead it to where an earlier one was. */
@@ -208,25 +206,6 @@ function tell(kind, text, why = "", fix = "") {
   button.onclick = () => begin(fix);
 }
 
-// Puzzles ----------------------------------------------------------------------------------------------------
-
-const solved = () => new Set(JSON.parse(sessionStorage.getItem(SOLVED) ?? "[]"));
-
 function check(state) {
-  const done = solved();
-  const all = [...document.querySelectorAll("[data-puzzle]")];
-  all.filter((puzzle) => puzzle.dataset.strategy === strategy && GOALS[puzzle.dataset.puzzle](state)).forEach((puzzle) => done.add(`${puzzle.dataset.puzzle} ${strategy}`));
-  sessionStorage.setItem(SOLVED, JSON.stringify([...done]));
-  showSolved();
-}
-
-function showSolved() {
-  const done = solved();
-  const all = [...document.querySelectorAll("[data-puzzle]")];
-  all.forEach((puzzle) => {
-    const is = done.has(`${puzzle.dataset.puzzle} ${puzzle.dataset.strategy}`);
-    puzzle.querySelector(".solved").textContent = is ? "✓" : "";
-    puzzle.querySelector(".solved").setAttribute("aria-label", is ? gettext("solved") : gettext("not solved yet"));
-  });
-  byId("solved").textContent = fill(gettext("%(done)s of %(all)s puzzles solved"), { done: done.size, all: all.length });
+  PUZZLES().forEach((puzzle, at) => puzzle.strategy === strategy && GOALS[puzzle.goal](state) && markSolved(at + 1));
 }

@@ -578,7 +578,7 @@ def test_the_write_lock_is_the_ordinary_lock(advisory):
 
 def test_a_read_lock_that_is_not_shared_is_found_out(advisory, monkeypatch):
     """The mutant, whose readers take the exclusive form, lets only one of them in."""
-    monkeypatch.setattr(advisory.variant("read"), "_statements", advisory._statements)
+    monkeypatch.setattr(advisory.variant("read"), "_form", advisory._form)
     with get_read_lock("mutant", ttl=60):
         assert elsewhere(get_read_lock("mutant").try_acquire) is None
 

@@ -7,6 +7,7 @@ from django.test.utils import override_settings
 
 from locking import BackendUnavailable
 from locking.backends.etcd import backend as module
+from locking.backends.lease_expirer import LocalLease
 from locking.core.handler import locks
 from locking.utils.clock import now
 
@@ -28,7 +29,7 @@ class Cluster:
 
     def hold(self, seconds):
         """Let the backend hold a lock for so long."""
-        self._held = module.EtcdHold("node", 1, now() + seconds, session=7, length=60)
+        self._held = LocalLease("node", 1, now() + seconds, session=7, length=60)
         self.backend._holds.add("key", "owner", self._held)
 
     def forget(self):

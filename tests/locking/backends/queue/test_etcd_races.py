@@ -9,10 +9,10 @@ import pytest
 from django.test.utils import override_settings
 
 from locking.backends.base import Grant
-from locking.backends.etcd import backend as module
 from locking.backends.etcd import watches
 from locking.backends.etcd.client import NOT_FOUND, Client, Refused
 from locking.backends.etcd.watches import WatchManager
+from locking.backends.lease_expirer import LocalLease
 from locking.backends.queue.backend import Contender
 from locking.core.handler import locks
 from locking.testing.contract.base import begin, until
@@ -82,7 +82,7 @@ def server(monkeypatch):
     with override_settings(LOCKING={"default": entry}):
         made.backend = locks["default"]
     monkeypatch.setattr(made.backend._client, "ask", made.ask)
-    made.hold = module.EtcdHold(NODE, 1, now() + 10, session=7, length=10)
+    made.hold = LocalLease(NODE, 1, now() + 10, session=7, length=10)
     made.backend._holds.add("key", "owner", made.hold)
     yield made
     made.backend._holds.discard("key", "owner", made.hold)  # or its release is retried without end

@@ -14,7 +14,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from hypothesis import given
 from hypothesis import strategies as st
-from kazoo.exceptions import AuthFailedError, NoAuthError, NoNodeError
+from kazoo.exceptions import AuthFailedError, NoNodeError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.retry import ForceRetryError
@@ -29,7 +29,7 @@ from locking.backends.zookeeper.nodes import decode, encode, guid, node_name, pa
 from locking.backends.zookeeper.options import read_location
 from locking.backends.zookeeper.session import Session
 from locking.conf import read_alias
-from locking.exceptions import BackendError, BackendUnavailable
+from locking.exceptions import BackendUnavailable
 from locking.keys.names import check_name
 from locking.testing.contract.base import until
 from locking.utils.clock import now
@@ -237,46 +237,21 @@ def test_an_answer_in_a_later_session_proves_nothing_for_the_earlier():
     assert (session.believed_until(2), session.believed_until(1)) == (204.0, 0.0)
 
 
-class Result:
-    """A pending answer of kazoo."""
-
-    def __init__(self, outcome: object) -> None:
-        self._outcome = outcome
-
-    def get(self, timeout: float) -> object:
-        """Return it, or raise it."""
-        if isinstance(self._outcome, Exception):
-            raise self._outcome
-        return self._outcome
-
-
-class Answering(Session):
-    """A session whose client is connected."""
-
-    def client(self):
-        """Return any client."""
-        return Client(1)
-
-
-def test_one_request_that_zookeeper_refuses_costs_no_other_its_answer():
-    """Of three requests sent together the refused one stands as its error, and the others as answers."""
-    session = Answering("a", "localhost:1", 6.0, 1.0, {})
-    outcomes = [1, NoAuthError(), 3]
-    first, refused, third = session.ask_each(*(lambda _, o=outcome: Result(o) for outcome in outcomes))
-    assert (first, third) == (1, 3)
-    assert isinstance(refused, BackendError)
-    with pytest.raises(BackendError):
-        session.ask(*(lambda _, o=outcome: Result(o) for outcome in outcomes))
-
-
 def test_a_hold_that_zookeeper_does_not_answer_for_stays_watched(monkeypatch):
     """A renewal without an answer is unknown, and leaves the hold's deadline and its place in the list."""
     backend = ZooKeeperBackend(read_alias("a", {"LOCATION": "localhost:1"}))
     holds = {owner: LocalLease(f"/n{owner}", 1, now() + 60) for owner in ("gone", "kept", "mute")}
     for owner, hold in holds.items():
         backend._holds.add("k", owner, hold)
-    outcomes = [NoNodeError(), 1, BackendUnavailable("no answer")]
-    monkeypatch.setattr(backend._session, "ask_each", lambda *_: outcomes)
+    outcomes = iter([NoNodeError(), 1, BackendUnavailable("no answer")])
+
+    def ask(*_):
+        outcome = next(outcomes)
+        if isinstance(outcome, BackendUnavailable):
+            raise outcome
+        return [outcome]
+
+    monkeypatch.setattr(backend._session, "ask", ask)
     deadline = holds["mute"].deadline
     answers = backend.extend_many([("k", owner, 90.0) for owner in ("gone", "kept", "mute")])
     assert answers == [False, True, None]

@@ -16,8 +16,8 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from locking import get_lock
-from locking.core import liveness
-from locking.core.liveness import Record, Registration, registration, seize
+from locking.liveness import files
+from locking.liveness.files import Record, Registration, registration, seize
 from locking.testing.contract.processes import child
 from locking.utils.ownership import (
     PROCESS,
@@ -51,7 +51,7 @@ def test_further_locks_write_nothing(monkeypatch):
     """Only the first use of a backend touches the file."""
     get_lock("a").acquire().release()
     written = []
-    monkeypatch.setattr(liveness, "_write", lambda *text: written.append(text))
+    monkeypatch.setattr(Registration, "_write", lambda *text: written.append(text))
     for _ in range(3):
         get_lock("a").acquire().release()
     assert written == []
@@ -81,8 +81,7 @@ def test_a_killed_process_is_seized_once(runtime_dir):
         dead.close()
         again = seize(path)
         assert again is not None
-        again.forget()
-    assert not path.exists()
+        again.close()
 
 
 def test_a_forked_child_does_not_keep_its_parent_alive():
@@ -105,7 +104,7 @@ def test_a_forked_child_does_not_keep_its_parent_alive():
             other.kill()
             dead = seize(Path(path))
             assert dead is not None
-            dead.forget()
+            dead.close()
         finally:
             os.kill(grandchild, 9)
 
@@ -168,7 +167,8 @@ def test_the_flock_alone_would_take_a_living_process_for_dead(monkeypatch):
 
 def put(runtime_dir, **changes):
     """Write the file of a process that is dead, and return its path."""
-    fields = {"client": "c", "host": liveness.host_identity(), "pid": 1 << 22, "start": "1", "name": "n"}
+    fields = {"client": "c", "host": files.host_identity(), "pid": 1 << 22, "start": "1", "name": "n"}
+    fields |= {"aliases": [], "kept": 0.0}
     path = runtime_dir / "c"
     path.write_text(json.dumps(fields | changes))
     return path
@@ -183,7 +183,7 @@ def test_a_dead_process_of_this_host_is_seized(runtime_dir):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"host": "another-boot/1"}, {"host": liveness.host_identity() + "9"}],
+    [{"host": "another-boot/1"}, {"host": files.host_identity() + "9"}],
     ids=["host", "namespace"],
 )
 def test_nobody_is_judged_elsewhere(runtime_dir, changes):
@@ -268,12 +268,12 @@ def test_the_default_directory_has_to_be_its_users_own(tmp_path, monkeypatch, se
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     made = tmp_path / f"holdfast-{os.geteuid()}"
     made.mkdir(mode=0o755)
-    assert str(liveness.directory()).startswith(f"{made}/")
+    assert str(files.directory()).startswith(f"{made}/")
     if os.geteuid():
         pytest.skip("only root can give a directory away")
     os.chown(made, 12345, -1)
     with pytest.raises(PermissionError, match="belongs to the user 12345"):
-        liveness.directory()
+        files.directory()
 
 
 def test_a_directory_comes_back(runtime_dir, settings):
@@ -304,7 +304,7 @@ def test_a_full_disk_leaves_no_file_that_is_out_of_date(monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr("os.rename", full)
     registration.keep(new_guarded_owner(), time.time() + 60)
     assert not path.exists()
     assert registration.problem is not None
@@ -323,50 +323,46 @@ def test_a_setting_that_is_no_path_is_refused(settings, value):
     """The message names the setting, its value and what to write instead."""
     settings.LOCKING_RUNTIME_DIR = value
     with pytest.raises(ImproperlyConfigured, match="LOCKING_RUNTIME_DIR must be an absolute path"):
-        liveness.base_directory()
+        files.base_directory()
 
 
 # --- what the file says --------------------------------------------------------------------------------
 
 
-def test_kept_leases_are_written_down_and_pruned():
-    """`leave_to_expire` puts a guarded owner into the file; with the next one those that have ended go."""
+def test_a_kept_lease_keeps_all_of_its_process(monkeypatch):
+    """Until it ends; a lock that isn't guarded is left alone anyway, and changes nothing."""
     get_lock("plain", ttl=60).acquire().leave_to_expire()
-    assert own_record().kept == {}
-    get_lock("a", ttl=60, guarded=True).acquire().leave_to_expire()
-    (owner,) = own_record().kept
-    assert process_of(owner) == PROCESS.client_id
-    for _ in range(3):
-        registration.keep(new_guarded_owner(), time.time() - 1)
-    registration.keep(owner, time.time() + 60)
-    assert list(own_record().kept) == [owner]
-
-
-def test_the_file_does_not_grow_with_use(monkeypatch):
-    """Of many that were left to their ends it says that all stay, and is written no more meanwhile."""
-    registration.enter("default")
-    until = time.time() + 60
-    owners = [new_guarded_owner() for _ in range(liveness.MOST_KEPT + 1)]
-    for owner in owners:
-        registration.keep(owner, until)
+    assert own_record().kept == 0
+    lease = get_lock("a", ttl=60, guarded=True).acquire()
+    assert own_record().leaves(lease.owner)
+    lease.leave_to_expire()
     record = own_record()
-    assert (record.kept, record.only) == ({}, [])
-    assert not any(record.leaves(owner) for owner in owners)
-    written = []
-    monkeypatch.setattr(liveness, "_write", lambda *text: written.append(text))
-    registration.keep(new_guarded_owner(), until)
-    assert written == []
+    assert not record.leaves(lease.owner)
+    assert record.kept >= time.time() + 50
+    record.kept = time.time() - 1
+    assert record.leaves(lease.owner)
 
 
-def test_an_end_in_order_leaves_only_what_the_watchdog_kept_alive():
-    """Others may release that; a lease with a ttl of its own has its own end."""
+def test_many_kept_leases_are_one_file(monkeypatch):
+    """One that is kept a moment longer than the last needs no other file."""
     registration.enter("default")
-    path, renewed = own_path(), new_guarded_owner()
-    registration.leave([renewed])
-    record = read(path)
-    assert record.leaves(renewed)
-    assert not record.leaves(new_guarded_owner())
-    registration.leave([])
+    moment, written = time.time() + 60, []
+    registration.keep(new_guarded_owner(), moment)
+    monkeypatch.setattr(Registration, "_write", lambda *_: written.append(1))
+    for number in range(50):
+        registration.keep(new_guarded_owner(), moment + number)
+    assert written == []
+    registration.keep(new_guarded_owner(), moment + 2 * files.KEPT_LONGER)
+    assert written == [1]
+
+
+def test_an_end_in_order_deletes_the_file_unless_something_is_left():
+    """Others may release what is left, as if the process had been killed."""
+    registration.enter("default")
+    path, owner = own_path(), new_guarded_owner()
+    registration.leave(stays=True)
+    assert read(path).leaves(owner)
+    registration.leave()
     assert not path.exists()
 
 
@@ -427,16 +423,17 @@ def test_deployments_with_other_cache_prefixes_are_apart(settings):
     seen = set()
     for changes in ({}, {"KEY_PREFIX": "a"}, {"VERSION": 2}):
         settings.CACHES = {"default": {"BACKEND": "x", "LOCATION": "redis://x", **changes}}
-        seen.add(liveness.deployment())
+        seen.add(files.directory())
     assert len(seen) == 3
 
 
 def test_a_registration_is_not_made_twice():
-    """Two threads that lock for the first time make one file."""
+    """Another backend replaces the file, and leaves nothing beside it."""
     one = Registration()
     one.enter("default")
-    first = one.fd
     one.enter("other")
-    assert one.fd == first
-    one.leave([])
+    assert one.path is not None
+    assert [path.name for path in one.path.parent.iterdir()] == [PROCESS.client_id]
+    assert read(one.path).aliases == ["default", "other"]
+    one.leave()
     one.reset()

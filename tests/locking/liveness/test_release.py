@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -17,12 +16,12 @@ from django.db import connection
 
 from locking import get_lock, locked_transaction
 from locking.backends.capabilities import Listing
-from locking.core import dead_processes, liveness
-from locking.core.dead_processes import Cleanup, Watch, watcher
 from locking.core.handler import locks
 from locking.core.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
-from locking.core.liveness import DeadProcess, Record, registration
 from locking.core.waits import waiters
+from locking.liveness import release
+from locking.liveness.files import DeadProcess, Record, registration
+from locking.liveness.release import Cleanup, watcher
 from locking.models import LockEvent
 from locking.signals import Observer, flush, lock_orphaned, observe, stop_observing
 from locking.testing.contract.base import begin
@@ -31,7 +30,7 @@ from locking.utils.clock import now
 from locking.utils.ownership import PROCESS, client_of_work, is_guarded, process_of
 from tests.backends import BACKENDS, any_engine
 from tests.locking.backends.redis.topologies.servers import until
-from tests.locking.support.liveness_fixtures import own_path
+from tests.locking.support.liveness_fixtures import own_path, read
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("watching")]
 
@@ -188,8 +187,7 @@ def until_nobody_is_dead():
 
 
 def _lives(path):
-    record = liveness.read(path)
-    return record is not None and record.is_running()
+    return read(path).is_running()
 
 
 class Kept:
@@ -213,8 +211,7 @@ class Kept:
 def test_what_is_to_outlast_its_process_stays(watching, name, make):
     """A lease that was kept, and one with a min_hold, end by themselves."""
     registration.enter("default")
-    with killed(make, guarded("other")) as (owner, _):
-        get_lock("other", ttl=60, wait=WAIT).acquire().release()
+    with killed(make) as (owner,):
         until_nobody_is_dead()
         assert owner_of(name) == owner
 
@@ -398,7 +395,9 @@ def test_a_fenced_lock_is_released_beside_a_running_commit(gate):
 
 def dead(client, *aliases):
     """A dead process without a file."""
-    return DeadProcess(Record(client, "h", 1, "1", "n", aliases=list(aliases)), Path("/nowhere"), -1)
+    return DeadProcess(
+        Record(client, "h", 1, "1", "n", aliases=list(aliases), kept=0.0), Path("/nowhere"), -1
+    )
 
 
 def test_what_comes_late_is_found_by_a_second_look(monkeypatch):
@@ -420,20 +419,21 @@ def test_a_backend_that_does_not_answer_is_asked_again(backend_down):
         assert not cleanup.attempt()
         pauses.append(cleanup.due - now())
     assert all(later >= 1.5 * sooner for sooner, later in pairwise(pauses[:5]))
-    assert 4 < pauses[-1] <= dead_processes.LONGEST_PAUSE
+    assert 4 < pauses[-1] <= release.LONGEST_PAUSE
 
 
-def test_a_release_that_fails_keeps_no_other_from_being_tried(monkeypatch):
-    """A backend that can't even be made is looked at again much later."""
+def test_a_release_that_fails_keeps_no_other_from_being_tried(monkeypatch, caplog):
+    """A backend that can't even be made is asked again later, as one that doesn't answer."""
     cleanup = Cleanup(dead("c", "default"))
 
-    def broken():
+    def broken(*_):
         raise ImportError("no such package")
 
-    monkeypatch.setattr(cleanup, "attempt", broken)
-    assert not dead_processes._is_done(cleanup)
-    assert cleanup.due > now() + 1
-    cleanup.dead.close()
+    monkeypatch.setattr(release, "_clean", broken)
+    with caplog.at_level("ERROR", "locking.liveness.release"):
+        assert not cleanup.attempt()
+    assert cleanup.due > now()
+    assert "has to wait: no such package" in caplog.text
 
 
 def test_a_lock_that_stays_is_not_asked_for_again(monkeypatch):
@@ -453,60 +453,33 @@ def test_a_lock_that_stays_is_not_asked_for_again(monkeypatch):
     assert owner_of("stays") == owner
 
 
-def test_the_kernel_wakes_the_waiters(watching):
-    """A pidfd tells of the end: the watch is not asleep for its whole time."""
-    with child(holding(guarded())) as holder:
-        holder.report()
-        registration.enter("default")
-        watch = Watch()
-        try:
-            assert watch.refresh(own_path().parent) == []
-            holder.kill()
-            begun = time.monotonic()
-            watch.wait(30.0)
-            assert time.monotonic() - begun < 20
-            (dead,) = watch.refresh(own_path().parent)
-            dead.close()
-        finally:
-            watch.close()
-
-
-def test_who_begins_to_wait_has_new_processes_looked_at(watching):
-    """The watch sleeps since before the holder was started: it is woken, and watches that one, too."""
+def test_looks_are_apart_however_many_begin_to_wait(watching, monkeypatch):
+    """Each waiter asks for a look; each follows the last by a pause."""
     registration.enter("default")
-    watch = Watch()
-    try:
-        watch.refresh(own_path().parent)
-        asleep = begin(lambda: watch.wait(60.0))
-        with child(holding(guarded())) as holder:
-            holder.report()
-            watch.ring()
-            asleep.result(timeout=WAIT)
-            assert watch.refresh(own_path().parent) == []
-            holder.kill()
-            watch.wait(60.0)
-            (dead,) = watch.refresh(own_path().parent)
-            dead.close()
-    finally:
-        watch.close()
+    looks = []
+
+    def no_peers(folder):
+        looks.append(now())
+        return ()
+
+    def has_looked():
+        watcher.look()
+        return len(looks) > 3
+
+    monkeypatch.setattr(release, "peers", no_peers)
+    until(has_looked, "four looks")
+    assert min(later - sooner for sooner, later in pairwise(looks)) >= 0.9 * release.LOOK_AGAIN
 
 
-def test_a_process_without_a_pidfd_is_looked_at(watching, monkeypatch):
-    """Where the kernel or its limits give none, each look asks for the flock."""
-
-    def refused(*_):
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(os, "pidfd_open", refused, raising=False)
-    with child(holding(guarded())) as holder:
-        holder.report()
-        registration.enter("default")
-        watch = Watch()
-        assert watch.refresh(own_path().parent) == []
-        holder.kill()
-        (dead,) = watch.refresh(own_path().parent)
-        dead.close()
-        watch.close()
+def test_a_forked_child_leaves_its_parents_clean_up_alone(watching):
+    """It closes its copy of the dead one's file, whose flock the parent keeps."""
+    number = os.open(watching, os.O_RDONLY)
+    left = DeadProcess(Record("c", "h", 1, "1", "n", aliases=[], kept=0.0), Path("/nowhere"), number)
+    watcher.cleanups.append(Cleanup(left))
+    watcher.reset()
+    assert watcher.cleanups == []
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
 
 
 def test_a_thread_that_cannot_be_started_is_started_later(watching, monkeypatch):
