@@ -13,7 +13,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv migrate demo serve test test-all test-rest check style docs screenshots bench loadtest histories matrix wheels release stop clean lock
+.PHONY: help venv migrate demo serve test test-all test-rest check style docs static-lab screenshots bench loadtest histories matrix wheels release stop clean lock
 
 help: ## say what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -22,9 +22,10 @@ demo: migrate ## show the oversell, broken and fixed, on real servers (about a m
 	@$(RUN) manage.py seed_demo
 	@$(RUN) manage.py oversell $(RACE)
 
-serve: migrate ## run the shop at http://127.0.0.1:8000/
+serve: migrate ## run the shop and its relay of events at http://127.0.0.1:8000/
 	@$(RUN) manage.py seed_demo
-	@$(RUN) -m config.serve $(PORT)
+	@$(RUN) manage.py relay_events --every 2 >/dev/null & relay=$$!; \
+		trap 'kill $$relay 2>/dev/null' EXIT INT TERM; $(RUN) -m config.serve $(PORT)
 
 # Somebody's wish that Python write no bytecode would have every process of the tests compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -75,6 +76,9 @@ docs: $(READY) ## build the documentation into build/docs, and its Chinese pages
 	@$(RUN) -m sphinx -q -W -b html -D language=zh_CN docs build/docs-zh & chinese=$$!; \
 	$(RUN) -m sphinx -q -W -b html docs build/docs && wait $$chinese || { wait $$chinese; exit 1; }
 	@echo "build/docs/index.html build/docs-zh/index.html"
+
+static-lab: $(READY) ## build the lab for plain web hosting into build/lab: recorded races, puzzles, your own strategy
+	@$(RUN) manage.py build_static_lab build/lab
 
 screenshots: $(READY) ## take the screenshots of the documentation from the running shop, in light and dark
 	@HOLDFAST_SCREENSHOTS=docs/images $(RUN) -m pytest tests/browser -m screenshots

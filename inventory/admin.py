@@ -76,6 +76,13 @@ class LevelInline(admin.TabularInline):  # type: ignore[type-arg]
     extra = 0
     can_delete = False
 
+    def formfield_for_dbfield(self, *args: Any, **kwargs: Any) -> Any:
+        """Name each field for those who hear the page: the head of its column is no label."""
+        field = super().formfield_for_dbfield(*args, **kwargs)
+        if field is not None:
+            field.widget.attrs["aria-label"] = field.label
+        return field
+
     def has_add_permission(self, request: HttpRequest, *args: Any) -> bool:
         """Refuse: receiving units makes a level."""
         return False

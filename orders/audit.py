@@ -85,6 +85,10 @@ INVARIANTS: Final[dict[str, str]] = {
             ON i.order_id = o.id
          WHERE i.state <> CASE o.state WHEN 'placed' THEN 'paid' WHEN 'expired' THEN 'cancelled'
                                        ELSE o.state END""",
+    "refunds_were_paid_before": """
+        SELECT o.id::text, CASE WHEN o.paid_at IS NULL THEN 0 ELSE o.total END, sum(r.amount)
+          FROM orders_order o JOIN orders_refund r ON r.order_id = o.id WHERE o.id = ANY(%(orders)s)
+         GROUP BY o.id HAVING sum(r.amount) > CASE WHEN o.paid_at IS NULL THEN 0 ELSE o.total END""",
     "keys_lead_to_their_orders": """
         SELECT k.scope || ':' || k.key, k.body ->> 'id', k.order_id::text FROM orders_idempotencykey k
          WHERE k.order_id = ANY(%(orders)s) AND (k.status <> 201 OR k.body ->> 'id' <> k.order_id::text)""",

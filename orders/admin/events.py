@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from locking.admin.lookups import ListedLookups
 from orders.admin.parts import STYLES, ReadOnly, badge
+from orders.events.signals import SIGNALS
 from orders.models import OrderEvent, PaymentEvent
 
 
@@ -35,12 +36,21 @@ class DeliveryFilter(admin.SimpleListFilter):
         return queryset.filter(conditions.get(self.value() or "", Q()))
 
 
+def delivery(event: OrderEvent) -> str:
+    """Return how far the delivery is: an event for which no code listens was delivered to none."""
+    if event.delivered_at is not None:
+        heard = event.kind in SIGNALS and SIGNALS[event.kind].has_listeners(OrderEvent)
+        return badge("good", _("delivered")) if heard else badge("ended", _("no receiver"))
+    return badge("warn", _("failing")) if event.error else badge("open", _("not delivered yet"))
+
+
 @admin.register(OrderEvent)
 class OrderEventAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """The outbox: what was delivered, what waits, and what fails."""
 
-    list_display = ("id", "kind", "how", "subject", "created_at", "attempts", "delivered_at")
+    list_display = ("id", "kind", "how", "about", "created_at", "attempts", "delivered_at")
     list_filter = (DeliveryFilter, "kind", "created_at")
+    list_select_related = ("order", "product")
     search_fields = ("=order__id", "=product__sku")
     search_help_text = _("Order number or SKU")
     actions = ("retry_now",)
@@ -51,9 +61,12 @@ class OrderEventAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignor
     @admin.display(description=_("delivery"))
     def how(self, event: OrderEvent) -> str:
         """Return how far the delivery is, with its shape."""
-        if event.delivered_at is not None:
-            return badge("good", _("delivered"))
-        return badge("warn", _("failing")) if event.error else badge("open", _("not delivered"))
+        return delivery(event)
+
+    @admin.display(description=_("about"))
+    def about(self, event: OrderEvent) -> str:
+        """Return the number of its order, or its product."""
+        return str(event.order or event.product)
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
         """Users with the permission to change events may have one retried."""

@@ -2,45 +2,38 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
+import re
+from typing import Any, Final
+from uuid import UUID
 
-from django.contrib import admin, messages
-from django.db.models import Count, OuterRef, QuerySet, Subquery, Sum
-from django.http import HttpRequest
-from django.template.response import TemplateResponse
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery, Sum
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.utils.translation import gettext_lazy as _
 
-from inventory import Busy
 from locking.admin.lookups import ListedLookups
-from orders.admin.actions import CANCEL_UNITS, PAY, SHIP, TAKE_BACK, carry_out, tell
-from orders.admin.parts import STYLES, ReadOnly, ReasonForm, badge, reason
-from orders.after_sale.lifecycle import TransitionRefused, cancel
+from orders.admin.actions import STEPS, action_of, carry_out
+from orders.admin.parts import STYLES, ReadOnly, badge
+from orders.admin.timeline import timeline
+from orders.after_sale.lifecycle import items_of
+from orders.after_sale.refunds import refunded
 from orders.models import IdempotencyKey, Order, OrderItem, Shipment
 
 _ITEMS = OrderItem.objects.filter(order=OuterRef("pk")).order_by().values("order")
 
-
-class OrderItemInline(ReadOnly, admin.TabularInline):  # type: ignore[type-arg]  # not subscriptable
-    """What was bought."""
-
-    model = OrderItem
-    fields = ("product", "name", "quantity", "shipped", "returned", "cancelled", "unit_price", "line_total")
-    readonly_fields = ("line_total",)
-    extra = 0
-
-    @admin.display(description=_("line total"))
-    def line_total(self, item: OrderItem) -> Any:
-        """Return quantity times price."""
-        return item.quantity * item.unit_price
+_SHORT: Final = re.compile(r"#?([0-9A-Fa-f]{4})-?([0-9A-Fa-f]{4})")
+"""A short number of an order, as people type it."""
 
 
 @admin.register(Order)
 class OrderAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """Orders with their number of units."""
 
+    change_form_template = "orders/admin_order.html"
     list_display = (
-        "id",
+        "number",
         "created_at",
         "how",
         "customer",
@@ -53,13 +46,29 @@ class OrderAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[typ
     )
     list_filter = ("state", "strategy", "created_at")
     search_fields = ("=id", "=items__product__sku", "=customer")
-    search_help_text = _("Order number, SKU or customer")
-    inlines = (OrderItemInline,)
-    actions = ("pay_orders", "ship_orders", "take_back_orders", "cancel_units_of_orders", "cancel_orders")
-    action_form = ReasonForm
+    search_help_text = _("Order number, id, SKU or customer")
+    fields = readonly_fields = (
+        "how",
+        "customer",
+        "total",
+        "currency",
+        "refunded",
+        "created_at",
+        "pay_by",
+        "paid_at",
+        "strategy",
+        "id",
+        "scope",
+    )
+    actions = tuple(map(action_of, STEPS))
 
     class Media:
         css = STYLES
+
+    @admin.display(description=_("number"), ordering="pk")
+    def number(self, order: Order) -> str:
+        """Return what people call it."""
+        return order.number
 
     @admin.display(description=_("state"), ordering="state")
     def how(self, order: Order) -> str:
@@ -70,21 +79,6 @@ class OrderAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[typ
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         """Who may change orders may cancel them."""
         return request.user.has_perm("orders.change_order")
-
-    @admin.action(description=_("Cancel the selected orders and restock"), permissions=["cancel"])
-    def cancel_orders(self, request: HttpRequest, orders: QuerySet[Order]) -> None:
-        """Cancel each, with the reason in the history; report those that can't be canceled."""
-        why = reason(request)
-        if not why:
-            self.message_user(request, _("Say why: the history keeps it."), messages.ERROR)
-            return
-        for order in Order.objects.filter(pk__in=list(orders.values_list("pk", flat=True))):
-            try:
-                cancel(order.pk, record=partial(self.log_change, request, order, f"cancelled: {why}"))
-            except (TransitionRefused, Busy) as refused:
-                self.message_user(request, tell(order, refused), messages.WARNING)
-            else:
-                self.message_user(request, _("Cancelled %(order)s.") % {"order": order.pk})
 
     def has_pay_permission(self, request: HttpRequest) -> bool:
         """Who may say that money has come."""
@@ -98,27 +92,50 @@ class OrderAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[typ
         """Who may take units back."""
         return request.user.has_perm("orders.return_order")
 
-    @admin.action(description=_("Mark the selected orders as paid"), permissions=["pay"])
-    def pay_orders(self, request: HttpRequest, orders: QuerySet[Order]) -> TemplateResponse | None:
-        """Ask, then note the payment of each."""
-        return carry_out(self, request, orders, PAY)
+    def has_refund_permission(self, request: HttpRequest) -> bool:
+        """Who may send money back."""
+        return request.user.has_perm("orders.refund_order")
 
-    @admin.action(description=_("Ship units of the selected orders"), permissions=["ship"])
-    def ship_orders(self, request: HttpRequest, orders: QuerySet[Order]) -> TemplateResponse | None:
-        """Ask how many of each item leave, then note the shipments."""
-        return carry_out(self, request, orders, SHIP)
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """Show an order with its steps and its timeline; a step comes back here."""
+        order = self.get_object(request, object_id)
+        if order is None or not self.has_view_permission(request, order):
+            return super().change_view(request, object_id, form_url, extra_context)
+        allowed = [name for name in self.get_actions(request) if name in STEPS]
+        if request.method == "POST":
+            name = request.POST.get("action", "")
+            if name not in allowed:
+                raise PermissionDenied
+            asked = carry_out(self, request, Order.objects.filter(pk=order.pk), STEPS[name])
+            return asked or redirect(request.path)
+        items = items_of(order.pk)
+        steps = [(name, STEPS[name]) for name in allowed]
+        context = {
+            "title": _("Order %(order)s") % {"order": order.number},
+            "subtitle": None,
+            "items": items,
+            "steps": [(name, step.title) for name, step in steps if step.fits(order, items)],
+            "timeline": timeline(order),
+        }
+        return super().change_view(request, object_id, form_url, context | (extra_context or {}))
 
-    @admin.action(description=_("Take back units of the selected orders"), permissions=["return"])
-    def take_back_orders(self, request: HttpRequest, orders: QuerySet[Order]) -> TemplateResponse | None:
-        """Ask how many of each item came back, then restock them."""
-        return carry_out(self, request, orders, TAKE_BACK)
+    @admin.display(description=_("refunded"))
+    def refunded(self, order: Order) -> Any:
+        """Return what went back of its money."""
+        return refunded(order)
 
-    @admin.action(description=_("Cancel units of the selected orders"), permissions=["cancel"])
-    def cancel_units_of_orders(
-        self, request: HttpRequest, orders: QuerySet[Order]
-    ) -> TemplateResponse | None:
-        """Ask how many of each item never leave, then put them back or write them off."""
-        return carry_out(self, request, orders, CANCEL_UNITS)
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Order], search_term: str
+    ) -> tuple[QuerySet[Order], bool]:
+        """Find a short number, too: it is a range of ids, and so read from the index."""
+        short = _SHORT.fullmatch(search_term.strip())
+        if short is None:
+            return super().get_search_results(request, queryset, search_term)
+        first = "".join(short.groups())
+        between = UUID(f"{first:0<32}"), UUID(f"{first:f<32}")
+        return queryset.filter(Q(pk__range=between) | Q(customer=search_term.strip())), False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Order]:
         """Return the orders with their units and lines, summed up for the rows of the page alone."""
@@ -143,14 +160,14 @@ class ShipmentAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[
     """What has left the building, when, and who sent it."""
 
     list_display = ("created_at", "order", "product", "quantity", "reference", "staff")
-    list_select_related = ("item__product", "staff")
+    list_select_related = ("item__product", "item__order", "staff")
     search_fields = ("=item__order__id", "=item__product__sku", "=reference")
     search_help_text = _("Order number, SKU or reference")
 
     @admin.display(description=_("order"), ordering="item__order")
     def order(self, shipment: Shipment) -> Any:
         """Return the order's number."""
-        return shipment.item.order_id
+        return shipment.item.order.number
 
     @admin.display(description=_("product"), ordering="item__product__sku")
     def product(self, shipment: Shipment) -> str:

@@ -9,9 +9,7 @@ from uuid import uuid4
 
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin
-from django.contrib.admin.helpers import ActionForm
 from django.db.models import QuerySet
-from django.forms import CharField
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.utils.html import format_html
@@ -53,12 +51,6 @@ class ReadOnly(BigTable):
         return False
 
 
-class ReasonForm(ActionForm):
-    """Asks why, beside the choice of an action; the admin's history keeps it."""
-
-    reason = CharField(label=_("Reason"), required=False, max_length=200)
-
-
 def reason(request: HttpRequest) -> str:
     """Return the reason that was given, one line of it."""
     return " ".join(request.POST.get("reason", "").split())[:200]
@@ -74,13 +66,14 @@ class Row:
 
     Attributes:
         cells: what is known. field: the name of the number to fill in, or None where there is none.
-        value: what is in it at first. most: the largest number that can be.
+        value: what is in it at first. most: the largest number that can be. step: between two numbers.
     """
 
     cells: tuple[Any, ...]
     field: str | None = None
-    value: int | str = ""
-    most: int | None = None
+    value: object = ""
+    most: object = None
+    step: str = "1"
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,16 @@ class TooMany(Refused, ValueError):
         super().__init__(f"{sku}: {wanted} {verb}, and only {open} can be")
 
 
+def require_reference(reference: str) -> None:
+    """Refuse a reference that can't name anything.
+
+    Raises:
+        ValueError: it isn't 1 to 60 letters, digits, '.', '_' or '-'.
+    """
+    if not _REFERENCE.match(reference):
+        raise ValueError(f"reference {reference[:80]!r}: must be 1 to 60 letters, digits, '.', '_' or '-'")
+
+
 def ship(
     order_id: UUID,
     lines: Iterable[tuple[str, int]] | None,
@@ -177,10 +187,7 @@ class _Step:
         self, name: str, verb: str, order_id: UUID, reference: str, kind: Kind, states: Sequence[State],
         to: State,
     ) -> None:  # fmt: skip
-        if not _REFERENCE.match(reference):
-            raise ValueError(
-                f"reference {reference[:80]!r}: must be 1 to 60 letters, digits, '.', '_' or '-'"
-            )
+        require_reference(reference)
         self.verb, self.order_id, self.reference = verb, order_id, reference
         self.kind, self.states, self.to = kind, states, to
         self.cause = f"{name}:{order_id}:{reference}"

@@ -112,7 +112,7 @@ def pay(order_id: UUID, *, record: Callable[[], object] | None = None) -> Order:
 
 def mark_paid(order_id: UUID) -> bool:
     """Mark the order as paid in the current transaction; False: it is not placed, or its window has ended."""
-    paid = _move(order_id, State.PAID, _IN_TIME)
+    paid = _move(order_id, State.PAID, _IN_TIME, paid_at=Now())
     if paid:
         publish(OrderEvent.Kind.PAID, order=order_id)
     return paid
@@ -174,10 +174,10 @@ def items_of(order_id: UUID) -> list[OrderItem]:
     return list(OrderItem.objects.filter(order=order_id).select_related("product").order_by("product__sku"))
 
 
-def _move(order_id: UUID, to: State, *conditions: Q) -> bool:
+def _move(order_id: UUID, to: State, *conditions: Q, **dates: Now) -> bool:
     """Change the state, if the order is in one from which it may be; the row stays locked till the commit."""
     allowed = Order.objects.filter(*conditions, pk=order_id, state__in=TRANSITIONS[to])
-    return allowed.update(state=to) == 1
+    return allowed.update(state=to, **dates) == 1
 
 
 def _end(

@@ -46,6 +46,8 @@ order_expired = RobustSignal()
 """The order was not paid in time; its units are for sale again."""
 order_units_cancelled = RobustSignal()
 """Units of the order that hadn't left were cancelled; `event.data` has `reference` and `lines`."""
+order_refunded = RobustSignal()
+"""Staff refunded money: have the payment provider pay it back; see `event.data`."""
 low_stock = RobustSignal()
 """No more than `low_stock_threshold` units of the product are for sale; `event.data` has `available`."""
 back_in_stock = RobustSignal()
@@ -62,6 +64,7 @@ SIGNALS: Final[Mapping[str, Signal]] = {
     Kind.EXPIRED: order_expired,
     Kind.PAYMENT_REFUSED: payment_refused,
     Kind.UNITS_CANCELLED: order_units_cancelled,
+    Kind.REFUNDED: order_refunded,
     Kind.LOW_STOCK: low_stock,
     Kind.BACK_IN_STOCK: back_in_stock,
 }

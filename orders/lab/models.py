@@ -127,13 +127,14 @@ class LabRunQuerySet(models.QuerySet["LabRun"]):
 
 
 class LabRun(models.Model):
-    """A race, or a session of steps."""
+    """A race, a session of steps, or a vote."""
 
     class Kind(models.TextChoices):
         """What is run."""
 
         RACE = "race", _("race")
         STEPS = "steps", _("steps")
+        VOTE = "vote", _("vote")
 
     id = models.CharField(primary_key=True, max_length=12, default=new_id, editable=False)
     kind = models.CharField(_("kind"), max_length=5, choices=Kind.choices)

@@ -3,7 +3,7 @@
 from django.urls import path
 from django.views.i18n import JavaScriptCatalog
 
-from orders.lab.pages import checkout, views
+from orders.lab.pages import checkout, views, votes
 
 app_name = "lab"
 
@@ -15,5 +15,8 @@ urlpatterns = [
     path("steps/", views.start_steps, name="steps"),
     path("runs/<slug:run_id>/", views.run_view, name="run"),
     path("runs/<slug:run_id>/say/", views.say, name="say"),
+    path("votes/", votes.start_vote, name="votes"),
+    path("votes/<slug:run_id>/", votes.vote, name="vote"),
+    path("votes/<slug:run_id>/counts/", votes.vote_counts, name="vote-counts"),
     path("texts.js", JavaScriptCatalog.as_view(packages=["orders.lab"]), name="texts"),
 ]

@@ -153,6 +153,7 @@ class Migration(migrations.Migration):
                     ("pay_order", "Can mark orders as paid"),
                     ("ship_order", "Can ship orders"),
                     ("return_order", "Can take back returned units"),
+                    ("refund_order", "Can refund orders"),
                 ),
                 "indexes": [
                     models.Index(
@@ -453,6 +454,7 @@ class Migration(migrations.Migration):
                             ("expired", "expired"),
                             ("payment_refused", "payment refused"),
                             ("units_cancelled", "units cancelled"),
+                            ("refunded", "refunded"),
                             ("low_stock", "low stock"),
                             ("back_in_stock", "back in stock"),
                         ],

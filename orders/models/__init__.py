@@ -2,7 +2,7 @@
 
 from orders.models.catalog import SKU_PATTERN, CustomerPurchase, Product, shop_currency
 from orders.models.events import OrderEvent, PaymentEvent
-from orders.models.ordering import Basket, IdempotencyKey, Order, OrderItem, Shipment
+from orders.models.ordering import Basket, IdempotencyKey, Order, OrderItem, Refund, Shipment
 
 __all__ = [
     "SKU_PATTERN",
@@ -14,6 +14,7 @@ __all__ = [
     "OrderItem",
     "PaymentEvent",
     "Product",
+    "Refund",
     "Shipment",
     "shop_currency",
 ]

@@ -28,6 +28,7 @@ class OrderEvent(models.Model):
         EXPIRED = "expired", _("expired")
         PAYMENT_REFUSED = "payment_refused", _("payment refused")
         UNITS_CANCELLED = "units_cancelled", _("units cancelled")
+        REFUNDED = "refunded", _("refunded")
         LOW_STOCK = "low_stock", _("low stock")
         BACK_IN_STOCK = "back_in_stock", _("back in stock")
 

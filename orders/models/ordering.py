@@ -41,6 +41,7 @@ class Order(models.Model):
     pay_by = models.DateTimeField(
         _("pay by"), null=True, blank=True, help_text=_("Unpaid, it expires then and its units go back.")
     )
+    paid_at = models.DateTimeField(_("paid at"), null=True, editable=False)
     # Wide enough for the largest order: MAX_LINES lines of MAX_QUANTITY units at the highest price.
     total = models.DecimalField(_("total"), max_digits=18, decimal_places=2)
     currency = models.CharField(_("currency"), max_length=3, default=shop_currency)
@@ -78,10 +79,17 @@ class Order(models.Model):
             ("pay_order", "Can mark orders as paid"),
             ("ship_order", "Can ship orders"),
             ("return_order", "Can take back returned units"),
+            ("refund_order", "Can refund orders"),
         )
 
     def __str__(self) -> str:
-        return str(self.id)
+        return self.number
+
+    @property
+    def number(self) -> str:
+        """What people call it: the beginning of its id. Two orders may share it, an id is of one alone."""
+        digits = self.pk.hex[:8].upper()
+        return f"{digits[:4]}-{digits[4:]}"
 
 
 class OrderItem(models.Model):
@@ -171,6 +179,31 @@ class Shipment(models.Model):
 
     def __str__(self) -> str:
         return f"{self.quantity} × {self.item_id} ({self.reference})"
+
+
+class Refund(models.Model):
+    """Money of an order that went back to the customer."""
+
+    order = models.ForeignKey(
+        Order, on_delete=models.PROTECT, related_name="refunds", db_index=False, verbose_name=_("order")
+    )
+    amount = models.DecimalField(_("amount"), max_digits=18, decimal_places=2)
+    reference = models.CharField(
+        _("reference"), max_length=60, help_text=_("Of the refund; nothing is refunded twice.")
+    )
+    created_at = models.DateTimeField(_("created"), db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ("pk",)
+        verbose_name = _("refund")
+        verbose_name_plural = _("refunds")
+        constraints = (
+            models.UniqueConstraint(name="refund_once_a_reference", fields=("order", "reference")),
+            models.CheckConstraint(name="refund_amount_positive", condition=Q(amount__gt=0)),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.amount} ({self.reference})"
 
 
 class Basket(models.Model):

@@ -81,3 +81,35 @@ def at_each_width(page, name):
     for width in WIDTHS if SHOTS else ():
         page.set_viewport_size({"width": width, "height": 900})
         shot(page, f"{name}-{width}")
+
+
+FRAME = """([selector, caption]) => {
+  const frame = document.createElement("figure");
+  const text = document.createElement("figcaption");
+  text.textContent = caption;
+  frame.append(text, document.querySelector(selector).cloneNode(true));
+  (window.frames_of_strip ??= []).push(frame);
+}"""
+STRIP = """() => {
+  const strip = document.createElement("div");
+  strip.id = "strip";
+  strip.style.cssText = "display: flex; gap: 12px; padding: 12px";
+  strip.append(...window.frames_of_strip);
+  const style = "flex: 1; min-width: 0; margin: 0; font-size: 14px";
+  for (const frame of window.frames_of_strip) frame.style.cssText = style;
+  for (const lanes of strip.querySelectorAll(".lanes")) lanes.style.gridTemplateColumns = "minmax(0, 1fr)";
+  for (const part of strip.querySelectorAll(".next, .marks")) part.remove();
+  for (const part of document.body.children) part.style.cssText = "position: fixed; left: -300vw";
+  document.body.append(strip);
+}"""
+
+
+def frame(page, selector, caption):
+    """Keep what is seen now as the next frame of a strip."""
+    page.evaluate(FRAME, [selector, caption])
+
+
+def strip(page):
+    """Show the frames beside each other, and nothing else; return how high they are."""
+    page.evaluate(STRIP)
+    return page.evaluate("Math.ceil(document.getElementById('strip').getBoundingClientRect().height)")

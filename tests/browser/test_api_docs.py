@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
+from tests.browser.looks import violations
 from tests.factories import ProductFactory
+
+SWAGGERS_OWN = ("heading-order", "nested-interactive")
 
 
 def test_the_interface_is_shown_and_tried(transactional_db, open_page, complaints):
@@ -18,3 +22,13 @@ def test_the_interface_is_shown_and_tried(transactional_db, open_page, complaint
     products.get_by_role("button", name="Execute").click()
     expect(products.locator(".live-responses-table")).to_contain_text('"sku": "mug"')
     assert complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_can_be_read(transactional_db, open_page, scheme):
+    """In both schemes axe finds nothing but what Swagger UI's own markup nests and numbers."""
+    page = open_page("/docs/", color_scheme=scheme, bypass_csp=True)
+    expect(page.locator(".opblock")).to_have_count(11)
+    expect(page.locator(".models")).to_be_visible()
+    found = {name: nodes for name, nodes in violations(page) if name not in SWAGGERS_OWN}
+    assert found == {}

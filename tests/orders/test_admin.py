@@ -32,8 +32,9 @@ def order():
 
 
 def act(client, address: str, action: str, *keys: object, reason: str = "") -> None:
-    """Choose rows and an action."""
-    client.post(address, {"action": action, "_selected_action": list(map(str, keys)), "reason": reason})
+    """Choose rows and an action, and confirm it."""
+    chosen = {"action": action, "_selected_action": list(map(str, keys)), "confirmed": "yes"}
+    client.post(address, {**chosen, "reason": reason})
 
 
 def test_a_state_has_a_shape_and_a_color(admin_client, order):

@@ -14,6 +14,7 @@ from django.db import connection, transaction
 from orders import audit as module
 from orders.after_sale.fulfillment import cancel_units, ship, take_back
 from orders.after_sale.lifecycle import cancel, pay
+from orders.after_sale.refunds import refund
 from orders.audit import INVARIANTS, audit
 from orders.models import Order
 from orders.selling.checkout import checkout, checkout_reserved
@@ -46,6 +47,7 @@ BREAKS = {
     ),
     "purchases_are_order_items": "UPDATE orders_customerpurchase SET units = 9 WHERE customer = 'ann'",
     "totals_are_the_sum_of_items": "UPDATE orders_order SET total = total + 1 WHERE customer = 'ann'",
+    "refunds_were_paid_before": "UPDATE orders_order SET paid_at = NULL WHERE state = 'partly_shipped'",
     "keys_lead_to_their_orders": "UPDATE orders_idempotencykey SET status = 409 WHERE order_id IS NOT NULL",
     "changes_of_orders_were_published": "DELETE FROM orders_orderevent WHERE kind = 'shipped'",
 }
@@ -63,6 +65,7 @@ def shop() -> None:
     ship(paid.pk, [("pen", 2)], "out")
     take_back(paid.pk, [("pen", 1)], "parcel")
     cancel_units(paid.pk, [("pen", 1)], "broken", lost=True)
+    refund(paid.pk, Decimal("1.00"), "broken")
     checkout([("leaflet", 1)], "conditional_update")
     reserve([("mug", 4)], timedelta(minutes=5), "eve")
     checkout_reserved(reserve([("pen", 2)], timedelta(minutes=5), "ann").id)

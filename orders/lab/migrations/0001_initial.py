@@ -32,7 +32,9 @@ class Migration(migrations.Migration):
                 (
                     "kind",
                     models.CharField(
-                        choices=[("race", "race"), ("steps", "steps")], max_length=5, verbose_name="kind"
+                        choices=[("race", "race"), ("steps", "steps"), ("vote", "vote")],
+                        max_length=5,
+                        verbose_name="kind",
                     ),
                 ),
                 ("parameters", models.JSONField(verbose_name="parameters")),

@@ -16,6 +16,7 @@ from django.db import Error as DatabaseError
 
 from inventory.racing import command as racing
 from locking import BackendUnavailable
+from orders.lab.pages.search import report, search
 from orders.lab.pages.terminal import walk
 from orders.lab.race.engine import race
 from orders.lab.race.interruption import Interrupted, interruptible
@@ -64,6 +65,11 @@ class Command(racing.Command):
         parser.add_argument(
             "--step", action="store_true", help="lead two buyers through one strategy by the keys a and b"
         )
+        parser.add_argument(
+            "--search",
+            metavar="NAMES",
+            help="lead two buyers through all schedules of at most two switches, print the shortest bad one",
+        )
         parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
         parser.add_argument(
             "--report", type=Path, metavar="FILE", help="write one HTML page with plots there"
@@ -81,6 +87,9 @@ class Command(racing.Command):
             return
         if options["step"]:
             _step(options)
+            return
+        if options["search"]:
+            _search(options, self.stdout)
             return
         plan, variants, absent = _planned(options)
         for path in (options["json"], options["report"]):
@@ -107,6 +116,21 @@ def _step(options: dict[str, Any]) -> None:
         )
     with _errors_reported(), interruptible():
         walk(name, make_console(no_color=options["no_color"], force_color=options["force_color"]), sys.stdin)
+
+
+def _search(options: dict[str, Any], output: Any) -> None:
+    try:
+        chosen = choose(options["search"], STRATEGIES, Plan())
+        variants, _ = present(options["search"], chosen, STRATEGIES)
+    except PlanError as error:
+        raise CommandError(str(error), returncode=BAD_INPUT) from None
+    console = make_console(file=output, no_color=options["no_color"], force_color=options["force_color"])
+    # Two buyers of one process: what holds in processes only is not searched.
+    names = list(dict.fromkeys(variant.strategy for variant in variants if "@" not in variant.name))
+    with _errors_reported(), interruptible():
+        failed = [name for name in names if not report(name, search(name), console)]
+    if failed:
+        raise CommandError(f"{len(failed)} of {len(names)} did not do as labelled: {', '.join(failed)}")
 
 
 def _planned(options: dict[str, Any]) -> tuple[Plan, tuple[Variant, ...], dict[str, str]]:

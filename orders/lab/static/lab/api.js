@@ -27,6 +27,7 @@ async function send(address, fields) {
 
 export const startRace = (fields) => send(lab.dataset.races, fields);
 export const startSteps = (fields) => send(lab.dataset.steps, fields);
+export const startVote = (fields) => send(lab.dataset.votes, fields);
 export const say = (id, word) => send(`${runAddress(id)}say/`, { say: word });
 
 /** Yield what a run says, oldest first, until it has ended; `null` if there is no such run. */

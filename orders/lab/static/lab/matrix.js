@@ -13,6 +13,7 @@ const LETTER = 7.4; // px; the labels' font has letters of one width
 const LABEL = 14; // px from the middle of a dot to its label
 
 let choose = () => {};
+let stop = ""; // the dot at which the Tab key stops; the arrow keys go on from there
 
 /** Fill in a race, as a dot and as a line of the table; a recorded one gives way to the visitor's own. */
 export function fillIn(race, recorded = false) {
@@ -51,6 +52,8 @@ function plot() {
     return drawn;
   });
   const height = top + FOOT;
+  if (!races.has(stop)) stop = parts[0].querySelector("[data-dot]").dataset.dot;
+  parts.forEach((part) => part.querySelectorAll("[data-dot]").forEach((each) => each.setAttribute("tabindex", each.dataset.dot === stop ? 0 : -1)));
   place.replaceChildren(draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": gettext("All strategies: correct or not, by the time that buyers waited (p95)") }, ...grid(x, top, all), ...parts));
 }
 
@@ -90,18 +93,32 @@ function bandOf({ kind, title, rows }, top, x, width) {
 
 function dot(race, x, y, left) {
   const kind = kindOf(race);
-  const group = draw("g", { class: `dot ${race.recorded ? "recorded" : ""}`, role: "button", tabindex: 0, "data-dot": race.name, "aria-label": fill(gettext("%(name)s: %(verdict)s, p95 %(ms)s ms"), { name: race.name, verdict: headline(race), ms: Math.round(race.p95_ms) }) });
+  const group = draw("g", { class: `dot ${race.recorded ? "recorded" : ""}`, role: "button", "data-dot": race.name, "aria-label": fill(gettext("%(name)s: %(verdict)s, p95 %(ms)s ms"), { name: race.name, verdict: headline(race), ms: Math.round(race.p95_ms) }) });
   const mark = { right: draw("circle", { cx: x, cy: y, r: 6 }), wrong: draw("path", { d: `M${x - 6} ${y - 6}L${x + 6} ${y + 6}M${x - 6} ${y + 6}L${x + 6} ${y - 6}` }), short: draw("path", { d: `M${x} ${y - 7}L${x + 7} ${y + 6}H${x - 7}Z` }) }[kind];
   const text = draw("text", { x: left ? x - LABEL : x + LABEL, y: y + 4, "text-anchor": left ? "end" : "start" });
   text.textContent = race.name;
   group.append(draw("rect", { class: "hit", x: left ? x - widthOf(race) : x - 10, y: y - ROW / 2, width: widthOf(race) + 10, height: ROW, rx: 5 }), mark, text);
   group.addEventListener("click", () => choose(race.name));
   group.addEventListener("keydown", (event) => {
+    walk(event);
     if (!["Enter", " "].includes(event.key)) return;
     event.preventDefault();
     choose(race.name);
   });
   return group;
+}
+
+/** Go to the next dot, the one before, the first or the last. */
+function walk(event) {
+  const dots = [...byId("dots").querySelectorAll("[data-dot]")];
+  const at = dots.indexOf(event.currentTarget);
+  const to = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1, Home: 0, End: dots.length - 1 }[event.key];
+  if (!dots[to]) return;
+  event.preventDefault();
+  stop = dots[to].dataset.dot;
+  dots[at].setAttribute("tabindex", -1);
+  dots[to].setAttribute("tabindex", 0);
+  dots[to].focus();
 }
 
 function grid(x, height, all) {

@@ -1,7 +1,9 @@
 // Lecture mode, `?present=1`: slides for a projector, led by the space bar and the arrow keys alone.
 
+import { startVote } from "./api.js";
 import { byId, fill, isStill, make } from "./dom.js";
 
+const COUNT_EVERY = 1000; // ms
 const STEP = 0.02; // of a race, for each press of an arrow
 const page = document.documentElement;
 
@@ -54,6 +56,29 @@ export class Lecture {
       make("p", { className: "guesses" }, ...buttons));
     byId("prediction").hidden = false;
     this.#go(this.at);
+    this.#openVote(race, buttons).catch(() => {}); // without votes the guesses are collected by hand
+  }
+
+  /** Show where the audience votes, and draw its votes as bars under the guesses while they are asked for. */
+  async #openVote(race, buttons) {
+    const { address, qr, counts } = await startVote({ buyers: race.buyers.length, stock: race.initial });
+    const bars = buttons.map((button) => button.appendChild(make("span", { className: "bar" })));
+    const figure = make("figure", { className: "qr" }, make("figcaption", {}, make("a", { href: address, textContent: address })));
+    if (qr) figure.insertAdjacentHTML("afterbegin", qr); // the server's own drawing
+    byId("prediction").append(figure);
+    for (;;) {
+      if (this.slide === "ask" && !document.hidden) await this.#count(counts, bars).catch(() => {});
+      await new Promise((done) => setTimeout(done, COUNT_EVERY));
+    }
+  }
+
+  async #count(counts, bars) {
+    const { votes } = await (await fetch(counts)).json();
+    const most = Math.max(1, ...votes);
+    bars.forEach((bar, at) => {
+      bar.textContent = votes[at];
+      bar.style.setProperty("--share", votes[at] / most);
+    });
   }
 
   #guess(guess) {

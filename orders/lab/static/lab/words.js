@@ -10,9 +10,9 @@ export function headline(race) {
   if (race.deadlocks) return count(ngettext("%s deadlock: buyers waited for each other in a circle", "%s deadlocks: buyers waited for each other in a circle", race.deadlocks), race.deadlocks);
   if (race.unaccounted > 0) return count(ngettext("%s mug is lost: neither sold nor in stock", "%s mugs are lost: neither sold nor in stock", race.unaccounted), race.unaccounted);
   if (race.unaccounted < 0) return count(ngettext("The page shows %s mug that is already sold", "The page shows %s mugs that are already sold", -race.unaccounted), -race.unaccounted);
-  if (race.errors) return count(ngettext("Nobody paid for nothing, but %s buyer got no answer", "Nobody paid for nothing, but %s buyers got no answer", race.errors), race.errors);
-  if (!race.exact) return fill(gettext("Nobody paid for nothing, but only %(sold)s of %(due)s mugs were sold"), race);
-  return count(ngettext("%s mug sold, and nobody paid for nothing", "%s mugs sold, and nobody paid for nothing", race.sold), race.sold);
+  if (race.errors) return count(ngettext("Everyone who paid gets a mug, but %s buyer got no answer", "Everyone who paid gets a mug, but %s buyers got no answer", race.errors), race.errors);
+  if (!race.exact) return fill(gettext("Everyone who paid gets a mug, but only %(sold)s of %(due)s mugs were sold"), race);
+  return count(ngettext("%s mug sold, to a buyer who gets it", "%s mugs sold, each to a buyer who gets it", race.sold), race.sold);
 }
 
 /** Three figures: sold, in stock, and what the product page says. */

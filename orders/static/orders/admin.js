@@ -1,0 +1,16 @@
+"use strict";
+
+// What Django's admin leaves without words: the search box has a picture for a label, some columns have no head, what
+// scrolls sideways can't be reached by keyboard.
+
+const label = document.querySelector("label[for=searchbar]");
+label?.replaceChildren(label.querySelector("img").alt);
+
+document.querySelectorAll("thead th").forEach((head) => {
+  if (head.textContent.trim() || head.querySelector("input")) return;
+  const cell = document.createElement("td");
+  cell.className = head.className;
+  head.replaceWith(cell);
+});
+
+document.querySelectorAll(".inline-group").forEach((group) => { group.tabIndex = 0; });
