@@ -85,6 +85,7 @@ class _Run:
     def __init__(self, session: Session, strategy: str) -> None:
         self._session = session
         self._schedule = Schedule()
+        self._noted = {"A": 0, "B": 0}
         lease = getattr(STRATEGIES[strategy], "expiry", None)
         self._lease = lease if lease is not None and lease < SHORT_LEASE else 0.0
 
@@ -101,6 +102,8 @@ class _Run:
             self._step("B")
         seen = self._session.snapshot()
         self._schedule.sold, self._schedule.initial = seen["sold"], seen["initial"]
+        for who, lane in seen["lanes"].items():
+            self._note(who, lane)
         marks = [mark for lane in seen["lanes"].values() for mark, *_ in lane["marks"]]
         self._schedule.deadlock = "deadlocked" in marks
         return self._schedule
@@ -112,9 +115,6 @@ class _Run:
             return False
         self._session.advance(who)
         after = self._rests(who, len(before["marks"]))
-        where = _where(after)
-        if after["state"] != "running":
-            self._schedule.presses.append((who, where))
         # A lock that is polled has a checkpoint at each look: the second look in a row is waiting, or the
         # third where the first ones were early, for the lease may end.
         looks = len(list(itertools.takewhile(lambda mark: mark[0] == "waiting", reversed(after["marks"]))))
@@ -130,12 +130,13 @@ class _Run:
             arrived = lane["state"] == "done" or (lane["state"] == "parked" and len(lane["marks"]) > marks)
             waits = lane["blocked"] and not (self._lease and lane["blocked"]["on"] == "lock")
             if arrived or waits or time.monotonic() > deadline:
+                self._note(who, lane)
                 return lane
             time.sleep(LOOK_EVERY)
 
-
-def _where(lane: dict[str, Any]) -> str:
-    if lane["state"] == "done":
-        return str(lane["answer"])
-    mark, stock, _ = lane["marks"][-1] if lane["marks"] else ("starts", None, None)
-    return f"{mark}{'' if stock is None else f' {stock}'}"
+    def _note(self, who: str, lane: dict[str, Any]) -> None:
+        """Add what is new of a lane, also where it arrived while the other was led."""
+        steps = [f"{mark}{'' if stock is None else f' {stock}'}" for mark, stock, _ in lane["marks"]]
+        steps += [lane["answer"]] if lane["state"] == "done" else []
+        self._schedule.presses += [(who, step) for step in steps[self._noted[who] :]]
+        self._noted[who] = len(steps)
