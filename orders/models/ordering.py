@@ -138,6 +138,11 @@ class OrderItem(models.Model):
         return f"{self.quantity} × {self.product_id}"
 
     @property
+    def line_total(self) -> Decimal:
+        """Quantity times price."""
+        return self.quantity * self.unit_price
+
+    @property
     def open(self) -> int:
         """Units that are sold and still in the building."""
         return self.quantity - self.shipped - self.cancelled

@@ -36,7 +36,6 @@ from locking.core.kinds import lock_of
 from locking.core.lease import SingleLease, State
 from locking.core.options import CheckedOptions
 from locking.utils.ownership import client_of_work
-from tests.backends import any_engine
 from tests.lock_fixtures import TurnedClock
 from tests.locking.support.helpers import committed, elsewhere
 
@@ -328,7 +327,8 @@ def run_without_its_lock(kind: Any) -> None:
     def body() -> None:
         Group.objects.create(name="lost")
         (lease,) = current_lease().leases
-        elsewhere(lambda: any_engine().force_release(lease.key, lease.owner))
+        engine: Any = lease.backend
+        elsewhere(lambda: engine.force_release(lease.key, lease.owner))
 
     task_under(body, kind=kind).apply().get()
 
