@@ -47,7 +47,8 @@ def after_fork(reset: Reset) -> None:
         reset: a function, or a method of an object, which this does not keep alive.
     """
     if isinstance(reset, MethodType):
-        _RESETS[WeakMethod(reset, lambda gone: _RESETS.pop(gone, None))] = None
+        resets = _RESETS  # at the interpreter's end the module may have lost its names before the object goes
+        _RESETS[WeakMethod(reset, lambda gone: resets.pop(gone, None))] = None
     else:
         _RESETS[lambda: reset] = None
 
