@@ -70,9 +70,8 @@ def report(strategy: str, found: list[Schedule], console: Console) -> bool:
         return STRATEGIES[strategy].sound
     shortest = min(broken, key=lambda schedule: len(schedule.presses))
     what = "end in a deadlock" if shortest.deadlock else "oversell"
-    console.print(
-        f"{searched}, {len(broken)} {what}. The shortest, of {len(shortest.presses)} steps:", style="bold"
-    )
+    headline = f"{searched}, {len(broken)} {what}. The shortest, of {len(shortest.presses)} steps:"
+    console.print(headline, style="bold", soft_wrap=True)
     for who, where in shortest.presses:
         console.print(Text(("" if who == "A" else " " * 44) + f"{who}  {where}"))
     console.print(f"sold {shortest.sold} of {shortest.initial}")

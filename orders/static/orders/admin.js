@@ -3,8 +3,8 @@
 // What Django's admin leaves without words: the search box has a picture for a label, some columns have no head, what
 // scrolls sideways can't be reached by keyboard.
 
-const label = document.querySelector("label[for=searchbar]");
-label?.replaceChildren(label.querySelector("img").alt);
+const picture = document.querySelector("label[for=searchbar] img");
+picture?.replaceWith(picture.alt);
 
 document.querySelectorAll("thead th").forEach((head) => {
   if (head.textContent.trim() || head.querySelector("input")) return;
