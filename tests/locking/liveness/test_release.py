@@ -187,7 +187,10 @@ def until_nobody_is_dead():
 
 
 def _lives(path):
-    return read(path).is_running()
+    try:
+        return read(path).is_running()
+    except FileNotFoundError:  # cleaned up since it was listed
+        return False
 
 
 class Kept:
