@@ -210,7 +210,7 @@ class Client:
             lease.ensure_held()
 
     def release(self, lease: Any) -> None:
-        """Release; a wrong lock releases whoever has it. An outage is retried later, and isn't confirmed."""
+        """Release; a wrong lock releases any holder. An outage is retried later, and isn't confirmed."""
         from locking import BackendUnavailable, State
         from locking.backends.capabilities import releaser_of
         from locking.core.handler import locks

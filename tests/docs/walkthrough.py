@@ -19,7 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tests.support.processes import until
+from redis import Redis
+
+from config.embedded.server import redis_program
+from tests import ROOT
+from tests.support.processes import ServerProcess, free_ports, until
+
+TUTORIAL = [ROOT / "docs" / "library" / "tutorial" / page for page in ("first-view.md", "task-and-test.md")]
 
 BLOCK = re.compile(
     r"^```(?:\{code-block\} )?(?P<language>\w+)\n(?::caption: (?P<caption>[^\n]+)\n\n?)?(?P<body>.*?)^```$",
@@ -169,3 +175,31 @@ def environment_of(wheel: Path, constraints: Path) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "COLUMNS": "120",
     }  # fmt: skip
+
+
+@contextmanager
+def tutorial_reader(
+    wheel: Path, room: Path, *, kind: type[Reader] = Reader, replaced: Mapping[str, str] | None = None
+) -> Iterator[Reader]:
+    """Yield a reader of the tutorial, in an empty folder of `room` and with a Redis of its own.
+
+    Args:
+        replaced: what is typed otherwise than the pages have it.
+    """
+    folder = room / "mysite"
+    folder.mkdir()
+    redis, web = free_ports(2)
+    addresses = {"127.0.0.1:6379": f"127.0.0.1:{redis}", "127.0.0.1:8000": f"127.0.0.1:{web}"}
+    server = ServerProcess(room / "redis", [str(redis_program()), "--port", str(redis), "--save", ""])
+    client = Redis(port=redis)
+
+    def pause() -> None:
+        until(lambda: client.exists("lock:order:42"), "a request that holds the lock")
+
+    try:
+        environment = environment_of(wheel, ROOT / "requirements.lock")
+        with kind(folder, environment, {**addresses, **(replaced or {})}, pause) as reader:
+            yield reader
+    finally:
+        client.close()
+        server.kill()

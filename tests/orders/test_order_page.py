@@ -123,12 +123,12 @@ def test_an_event_is_called_delivered_only_where_something_listens(admin_client,
     try:
         relay_all()
         press(admin_client, order, "ship_orders", **{units(order): 1})
-        told = [
+        deliveries = [
             line.delivery for line in admin_client.get(page_of(order)).context["timeline"] if line.delivery
         ]
     finally:
         order_placed.disconnect(heard)
-    assert [re.sub("<[^>]*>", "", text) for text in told] == [
+    assert [re.sub("<[^>]*>", "", text) for text in deliveries] == [
         "● delivered",
         "× no receiver",
         "○ not delivered yet",
@@ -212,7 +212,7 @@ def test_refunds_of_two_clerks_share_what_was_paid(order):
 
 @pytest.mark.parametrize("given", ["much", "-1", "9.00", "NaN"])
 def test_an_amount_that_cannot_be(admin_client, order, given):
-    """It is told in words that name the order, and no money goes back."""
+    """The message names the order, and no money goes back."""
     pay(order.pk)
     said = press(admin_client, order, "refund_orders", **{f"amount-{order.pk}": given})
     assert re.search(rf"Order {order.number}: .*(not an amount|at most 7\.50 can be)", said)

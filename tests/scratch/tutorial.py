@@ -8,15 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from redis import Redis
-
-from config.embedded.server import redis_program
 from tests import ROOT
-from tests.docs.walkthrough import Reader, Step, environment_of
-from tests.support.processes import ServerProcess, free_ports, until
-
-TUTORIAL = ROOT / "docs" / "library" / "tutorial"
-PAGES = ("first-view.md", "task-and-test.md")
+from tests.docs.walkthrough import TUTORIAL, Reader, Step, tutorial_reader
 
 
 class TimedReader(Reader):
@@ -35,29 +28,14 @@ class TimedReader(Reader):
 
 def main(wheel: Path) -> None:
     """Follow each page, and print the sum of its commands."""
-    redis, web = free_ports(2)
-    replaced = {"127.0.0.1:6379": f"127.0.0.1:{redis}", "127.0.0.1:8000": f"127.0.0.1:{web}"}
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made, "mysite")
-        folder.mkdir()
-        server = ServerProcess(
-            Path(made, "redis"), [str(redis_program()), "--port", str(redis), "--save", ""]
-        )
-        client = Redis(port=redis)
-
-        def pause() -> None:
-            until(lambda: client.exists("lock:order:42"), "a request that holds the lock")
-
-        try:
-            environment = environment_of(wheel, ROOT / "requirements.lock")
-            with TimedReader(folder, environment, replaced, pause) as reader:
-                for page in PAGES:
-                    begun = time.monotonic()
-                    reader.follow((TUTORIAL / page).read_text())
-                    print(f"{time.monotonic() - begun:7.1f} s  {page}, all of it", flush=True)
-        finally:
-            client.close()
-            server.kill()
+    with (
+        tempfile.TemporaryDirectory() as made,
+        tutorial_reader(wheel, Path(made), kind=TimedReader) as reader,
+    ):
+        for page in TUTORIAL:
+            begun = time.monotonic()
+            reader.follow(page.read_text())
+            print(f"{time.monotonic() - begun:7.1f} s  {page.name}, all of it", flush=True)
 
 
 if __name__ == "__main__":

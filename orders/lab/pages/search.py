@@ -93,7 +93,7 @@ class _Run:
         return all(self._step(who) for _ in range(steps))
 
     def finish(self) -> Schedule:
-        """Lead both to their ends, A first, and whoever can go on while the other waits."""
+        """Lead both to their ends, A first, and B while A waits."""
         deadline = time.monotonic() + 10 * PATIENCE
         while not self._session.over and time.monotonic() < deadline:
             while self._step("A"):

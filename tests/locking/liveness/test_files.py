@@ -136,16 +136,17 @@ def test_a_pid_that_another_has_by_now_is_no_sign_of_life():
     assert not mine.is_running()
 
 
+def close_descriptors(pipe):
+    """Register as a process and close its file's descriptor, as a library that daemonizes does."""
+    registration.enter("default")
+    os.close(registration.fd or -1)
+    pipe.send(str(own_path()))
+    pipe.recv()
+
+
 def test_a_process_that_closed_its_file_is_not_taken_for_dead():
     """Who closes every file descriptor loses its flock and lives: /proc has the last word."""
-
-    def work(pipe):
-        registration.enter("default")
-        os.close(registration.fd or -1)
-        pipe.send(str(own_path()))
-        pipe.recv()
-
-    with child(work) as other:
+    with child(close_descriptors) as other:
         assert seize(Path(other.report())) is None
 
 
@@ -153,13 +154,7 @@ def test_the_flock_alone_would_take_a_living_process_for_dead(monkeypatch):
     """The mutant: without /proc, a process that has closed its descriptors is judged, and lives."""
     monkeypatch.setattr(Record, "is_running", lambda self: False)
 
-    def work(pipe):
-        registration.enter("default")
-        os.close(registration.fd or -1)
-        pipe.send(str(own_path()))
-        pipe.recv()
-
-    with child(work) as other:
+    with child(close_descriptors) as other:
         dead = seize(Path(other.report()))
         assert dead is not None
         dead.close()
