@@ -223,7 +223,7 @@ class RedlockBackend(TokenReissue, Listing, ForceRelease, Heartbeats):
         replies = ask_all(self.nodes, self._kind.holder(key), self._timeout)
         self._require_quorum(replies)
         seen = [
-            (reply[0].decode(), reply[1]) for reply in replies if not isinstance(reply, Silence) and reply
+            (reply[1].decode(), reply[2]) for reply in replies if not isinstance(reply, Silence) and reply
         ]
         for owner, votes in Counter(owner for owner, _ in seen).most_common(1):
             if votes >= self.quorum:

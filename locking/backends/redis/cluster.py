@@ -121,7 +121,7 @@ class Cluster(Calls):
                 raise translated(error, self.alias) from error
         return [self._server(address) for address in self._slots.owners()]
 
-    def transports(self) -> list[Transport]:
+    def transports(self) -> list[Any]:
         return [server.transport for server in list(self._servers.values())]  # others may add one meanwhile
 
     def deliver(self, request: Request, replica_ack: ReplicaAck | None = None) -> Steps[Any]:

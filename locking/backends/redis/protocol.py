@@ -282,7 +282,7 @@ class Calls(ABC):
         """Return each server that has keys."""
 
     @abstractmethod
-    def transports(self) -> list[Transport]:
+    def transports(self) -> list[Any]:
         """Return the transport of every server that was asked so far."""
 
     def call(self, request: Request) -> Steps[Any]:
@@ -361,7 +361,7 @@ class Server(Calls):
         yield from ()
         return [self]
 
-    def transports(self) -> list[Transport]:
+    def transports(self) -> list[Any]:
         return [self.transport]
 
     def deliver(

@@ -11,12 +11,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cache, partial
 from typing import Any, Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
+import redis
 from django.core.exceptions import ImproperlyConfigured
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -29,7 +31,6 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from locking.backends.options import misplaced
 from locking.backends.redis.async_transport import AsyncTransport, EventLoops
 from locking.backends.redis.cluster import Address, Cluster, SlotMap
-from locking.backends.redis.compat import require_supported_client
 from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import ReplicaAck, Server
 from locking.backends.redis.transport import RedisClient, Transport
@@ -50,6 +51,25 @@ LOCKS: Final = "lock:"
 
 OWN_OPTIONS: Final = ("wait_replicas", "wait_timeout_ms", "sentinel_kwargs")
 """What `OPTIONS` may hold beside arguments of redis-py's connections."""
+
+
+OLDEST: Final = (5, 2, 1)
+"""The oldest redis-py that the contract passed on."""
+
+
+def require_supported_client(version: str = redis.__version__) -> None:
+    """Refuse a redis-py that pip could not refuse, because it was installed without the extra.
+
+    Raises:
+        ImproperlyConfigured: it is older than any that was tried.
+    """
+    found = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+    if found < OLDEST:
+        needed = ".".join(map(str, OLDEST))
+        raise ImproperlyConfigured(
+            f"redis-py {version} is installed, and locks need {needed} or newer:"
+            f" pip install 'redis>={needed}'"
+        )
 
 
 def default_key_prefix(settings: AliasSettings) -> str:

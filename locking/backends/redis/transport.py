@@ -22,7 +22,6 @@ from redis.retry import Retry
 
 from locking.backends.base import Outcome, Waiter
 from locking.backends.redis import protocol
-from locking.backends.redis.compat import read_within
 from locking.backends.redis.protocol import Steps
 from locking.backends.redis.scripts import Request, command
 from locking.backends.redis.waiter import WaitSteps
@@ -122,20 +121,34 @@ class ThreadConnection(protocol.Connection):
             self._reader.feed(data)
         return reply
 
-    def send(self, *parts: str) -> None:
-        """Send a command whose answer is read as a message."""
-        self.connection.send_command(*parts, check_health=False)
+    def send(self, packet: bytes) -> None:
+        """Send a request whose answer is received."""
+        self.connection.send_packed_command((packet,), check_health=False)
 
-    def receive(self, timeout: float) -> Any:
-        """Return the next message or acknowledgement within `timeout` seconds.
+    def receive(self, timeout: float, *, pushed: bool = True) -> Any:
+        """Return the next answer or, with `pushed`, message within `timeout` seconds.
 
         Raises:
             TimeoutError, redis.TimeoutError: nothing came in time, and the connection stays open.
         """
+        if self.connection._sock is None:  # redis-py may connect again, without what was subscribed
+            raise RedisConnectionError("the connection is closed")
+        self.connection._sock.settimeout(timeout)
         if self._sock is None:
-            return read_within(self.connection, timeout, push_request=True, disconnect_on_error=False)
-        self._sock.settimeout(timeout)
-        return _unless_error(self._received())
+            return self.connection.read_response(
+                disable_decoding=True, push_request=pushed, disconnect_on_error=False
+            )
+        return _unless_error(self._received() if pushed else self._next())
+
+
+@contextmanager
+def closed_on_failure(connection: ThreadConnection) -> Iterator[None]:
+    """Close a connection that may have an unread answer: the next user must not read it."""
+    try:
+        yield
+    except BaseException:
+        connection.disconnect()
+        raise
 
 
 def _unless_error(reply: Any) -> Any:
@@ -153,7 +166,7 @@ class Transport(protocol.Transport):
     sleep = staticmethod(time.sleep)
 
     def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
-        make = partial(ThreadConnection, pool)
+        self.pool, make = pool, partial(ThreadConnection, pool)
         super().__init__(make, SubscriptionPool(make, verbs))
         after_fork(self.forget)
 
@@ -182,7 +195,7 @@ class Subscription(protocol.Subscription):
         self.pool, self.channel = pool, protocol.own_channel()
         self.connection = connection
         self._extra: str | None = None
-        with self._closed_on_failure():
+        with closed_on_failure(self.connection):
             connection.connect()
             self._change("SUBSCRIBE", self.channel)
 
@@ -190,7 +203,7 @@ class Subscription(protocol.Subscription):
         return self._extra == channel
 
     def listen(self, channel: str) -> None:
-        with self._closed_on_failure():
+        with closed_on_failure(self.connection):
             for verb in self.pool.verbs:
                 self._change(verb, channel)
         self._extra = channel
@@ -199,24 +212,15 @@ class Subscription(protocol.Subscription):
         """See the base class: with its own channel only; one that fails is closed."""
         with suppress(RedisError, OSError):
             if self._extra is not None and self.connection.is_open:
-                with self._closed_on_failure():
+                with closed_on_failure(self.connection):
                     for verb in self.pool.verbs:
                         self._change(OPPOSITES[verb], self._extra)
                 self._extra = None
             if self.connection.is_open:
                 self.pool.kept.append(self)
 
-    @contextmanager
-    def _closed_on_failure(self) -> Iterator[None]:
-        """The next waiter must not read an acknowledgement that this one has left unread."""
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
-
     def _change(self, verb: str, channel: str) -> None:
-        self.connection.send(verb, channel)
+        self.connection.send(command(verb, channel).by_digest)
         try:
             while not self.connection.receive(DEFAULT_TIMEOUT)[0].endswith(b"subscribe"):
                 pass  # an older message, which has no waiter any more

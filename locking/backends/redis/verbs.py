@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 from locking.backends.base import AsyncWaiter, Holder, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease, TokenReissue
 from locking.backends.redis.async_transport import EventLoops, TaskWaiter, arun
-from locking.backends.redis.kinds import Kind, key_of_queue
+from locking.backends.redis.kinds import Kind, key_of_queue, read_holder
 from locking.backends.redis.protocol import Calls, Steps
 from locking.backends.redis.scripts import Request
 from locking.backends.redis.transport import RedisClient, ThreadWaiter, run
@@ -86,12 +86,13 @@ class RedisVerbs(ForceRelease, TokenReissue):
         return await arun(self._holder(await self._loops.here(), key))
 
     def _holder(self, calls: Calls, key: str) -> Steps[Holder | None]:
-        return self.kind.read_holder((yield from calls.call(self.kind.holder(key))))
+        return read_holder((yield from calls.call(self.kind.holder(key))))
 
     def reissue_token(self, key: str, owner: str, above: int) -> int:
         """See the base class; a read hold may have ended although its field is there, so it gets none."""
-        request = self.kind.reissue_token(key, owner, above)
-        return 0 if request is None else int(self._client.call(request))
+        if not self.kind.HOLDER_FIELD:
+            return 0
+        return int(self._client.call(self.kind.reissue_token(key, owner, above)))
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
         return ThreadWaiter(self.steps_class(self.kind, self.calls, key, owner, ttl, fenced))

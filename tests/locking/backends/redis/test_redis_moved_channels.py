@@ -23,6 +23,7 @@ class Subscribed(Subscription):
     def __init__(self, pool: Any, has_slot: bool) -> None:
         self.pool, self.channel, self._extra = pool, "own", None
         self._has_slot, self.is_closed = has_slot, False
+        self.connection: Any = SimpleNamespace(disconnect=self.close)
 
     def _change(self, verb: str, channel: str) -> None:
         if verb == "SSUBSCRIBE" and not self._has_slot:
