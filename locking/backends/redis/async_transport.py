@@ -65,18 +65,11 @@ def connection_like(pool: ConnectionPool) -> Any:
 
 
 class AsyncConnection(protocol.Connection):
-    """A connection of redis-py whose uses are bounded in time.
-
-    Its requests share one timer, which looks whether the present one is too late: a timer per request costs
-    more than the request.
-    """
+    """A connection of redis-py whose uses are bounded in time."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self.connection, self._pool = connection_like(pool), pool
         self._timeout = pool.connection_kwargs.get("socket_timeout") or DEFAULT_TIMEOUT
-        self._asking: asyncio.Task[Any] | None = None
-        self._deadline, self._is_late = 0.0, False
-        self._timer: asyncio.TimerHandle | None = None
 
     async def connect(self) -> None:
         """See the base class; a thread asks the Sentinels, each for as long as its own limit."""
@@ -92,35 +85,14 @@ class AsyncConnection(protocol.Connection):
         await self.connection.send_command(*parts, check_health=False)
 
     async def exchange(self, packet: bytes, replies: int | None) -> Any:
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
-        assert task is not None
-        cancellations = task.cancelling()
-        self._asking, self._deadline = task, loop.time() + self._timeout
-        if self._timer is None:
-            self._timer = loop.call_at(self._deadline, self._look)
         try:
-            await self.connection.send_packed_command(packet, check_health=False)
-            if replies is None:
-                return await self.connection.read_response(disable_decoding=True)
-            return [await self._reply_or_error() for _ in range(replies)]
-        except asyncio.CancelledError as error:
-            if self._is_late and task.uncancel() <= cancellations:  # as asyncio.timeout() tells them apart
-                raise RedisTimeoutError(f"no answer within {self._timeout:g} s") from error
-            raise
-        finally:
-            self._asking, self._is_late = None, False
-
-    def _look(self) -> None:
-        """Cancel a request that is too late; its connection is closed then."""
-        self._timer = None
-        if self._asking is None:
-            return
-        loop = asyncio.get_running_loop()
-        if loop.time() < self._deadline:
-            self._timer = loop.call_at(self._deadline, self._look)
-        else:
-            self._is_late = True
-            self._asking.cancel()
+            async with asyncio.timeout(self._timeout):
+                await self.connection.send_packed_command(packet, check_health=False)
+                if replies is None:
+                    return await self.connection.read_response(disable_decoding=True)
+                return [await self._reply_or_error() for _ in range(replies)]
+        except TimeoutError as error:
+            raise RedisTimeoutError(f"no answer within {self._timeout:g} s") from error
 
     async def _reply_or_error(self) -> Any:
         try:
@@ -130,22 +102,15 @@ class AsyncConnection(protocol.Connection):
 
     def disconnect(self) -> None:
         """Close without waiting for the other side: no await, so that a cancellation can't come between."""
-        self._stop_timer()
         closing = self.connection.disconnect(nowait=True)
         with contextlib.suppress(StopIteration, RuntimeError):  # RuntimeError: its event loop is gone
             closing.send(None)
         closing.close()
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     async def hang_up(self) -> None:
         """Close and wait for it, at most a second: TLS says good-bye, and a loop that ends before that
         leaves a transport which Python reports as leaked.
         """
-        self._stop_timer()
         with contextlib.suppress(RedisError, OSError, TimeoutError):
             async with asyncio.timeout(1.0):
                 await self.connection.disconnect()

@@ -9,7 +9,6 @@ from locking.backends.base import AsyncWaiter, Holder, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease, TokenReissue
 from locking.backends.redis.async_transport import EventLoops, TaskWaiter, arun
 from locking.backends.redis.kinds import Kind, key_of_queue, read_holder
-from locking.backends.redis.protocol import Calls, Steps
 from locking.backends.redis.scripts import Request
 from locking.backends.redis.transport import RedisClient, ThreadWaiter, run
 from locking.backends.redis.waiter import WaitSteps
@@ -80,13 +79,10 @@ class RedisVerbs(ForceRelease, TokenReissue):
 
     def holder(self, key: str) -> Holder | None:
         """Return one of the holders (there may be many), or None; the number of holds is its count."""
-        return run(self._holder(self.calls, key))
+        return read_holder(self._client.call(self.kind.holder(key)))
 
     async def aholder(self, key: str) -> Holder | None:
-        return await arun(self._holder(await self._loops.here(), key))
-
-    def _holder(self, calls: Calls, key: str) -> Steps[Holder | None]:
-        return read_holder((yield from calls.call(self.kind.holder(key))))
+        return read_holder(await self._acall(self.kind.holder(key)))
 
     def reissue_token(self, key: str, owner: str, above: int) -> int:
         """See the base class; a read hold may have ended although its field is there, so it gets none."""
