@@ -358,32 +358,26 @@ class EventLoops:
 
     def __init__(self, make: Callable[[], protocol.Calls]) -> None:
         self._make = make
-        self._kept = weakref.WeakKeyDictionary[
+        self.kept = weakref.WeakKeyDictionary[
             asyncio.AbstractEventLoop, tuple[protocol.Calls, AsyncGenerator[None, None]]
         ]()
 
     async def here(self) -> protocol.Calls:
         """Return the running loop's."""
         loop = asyncio.get_running_loop()
-        if (kept := self._kept.get(loop)) is not None:
+        if (kept := self.kept.get(loop)) is not None:
             return kept[0]
-        self._forget_closed()
+        for ended in [known() for known in self.kept.keyrefs()]:  # not the keys: other threads add some
+            if (
+                ended is not None and ended.is_closed()
+            ):  # without a shutdown: the collector closes its sockets
+                self.kept.pop(ended, None)
         calls = self._make()
         guard = _until_shutdown(calls, weakref.ref(self))
         # A generator that is no longer referenced is closed at once, and its sockets with it.
-        self._kept[loop] = calls, guard
+        self.kept[loop] = calls, guard
         await anext(guard)
         return calls
-
-    def _forget_closed(self) -> None:
-        """Leave the sockets of a loop that ended without a shutdown to the collector, which closes them."""
-        for loop in [known() for known in self._kept.keyrefs()]:  # not the keys: other threads add some
-            if loop is not None and loop.is_closed():
-                self.forget(loop)
-
-    def forget(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Keep nothing of a loop that has ended: locks and futures of its would keep the loop itself."""
-        self._kept.pop(loop, None)
 
 
 async def _until_shutdown(
@@ -396,7 +390,7 @@ async def _until_shutdown(
         for transport in calls.transports():
             await transport.shutdown()
         if (keeper := loops()) is not None:
-            keeper.forget(asyncio.get_running_loop())
+            keeper.kept.pop(asyncio.get_running_loop(), None)  # its locks and futures would keep the loop
 
 
 class TaskWaiter(AsyncWaiter):
