@@ -176,7 +176,7 @@ class RedlockBackend(TokenReissue, Listing, ForceRelease, Heartbeats):
         return self._decided(self._votes([(key, owner, ttl)])[0])
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
-        request = self._kind.shorten(key, owner, padded(ttl))
+        request = self._kind.extend(key, owner, padded(ttl), exactly=True)
         return self._decided(ask_all(self.nodes, request, self._timeout))
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:

@@ -127,17 +127,32 @@ async def in_time(step: Awaitable[T], seconds: float) -> T:
 
 
 class AsyncTransport(protocol.Transport):
-    """The connections of one event loop to one server."""
+    """The connections of one event loop to one server, one of them subscribed."""
 
-    subscriptions: AsyncSubscriptionPool
     sleep = staticmethod(asyncio.sleep)
 
     def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
-        make = partial(AsyncConnection, pool)
-        super().__init__(make, AsyncSubscriptionPool(make, verbs))
+        super().__init__(partial(AsyncConnection, pool), verbs)
+        self._reader: PubSubReader | None = None
+        self._opening = asyncio.Lock()
+
+    def idle_subscription(self, owner: str) -> AsyncSubscription | None:
+        if self._reader is None or self._reader.is_closed:
+            return None
+        return self._reader.subscription(owner)
+
+    async def subscribe(self, owner: str) -> AsyncSubscription:
+        async with self._opening:
+            if self._reader is None or self._reader.is_closed:
+                reader = PubSubReader(self, self.make())
+                await reader.open()
+                self._reader = reader
+        return self._reader.subscription(owner)
 
     async def shutdown(self) -> None:
-        await self.subscriptions.shutdown()
+        if self._reader is not None and not self._reader.is_closed:
+            await self._reader.connection.hang_up()
+            self._reader.close()
         while self.idle:
             await self.idle.pop().hang_up()
 
@@ -147,7 +162,7 @@ class AsyncSubscription(protocol.Subscription):
 
     def __init__(self, reader: PubSubReader, owner: str) -> None:
         self.reader, self.owner = reader, owner
-        self.channel, self.pool = reader.channel, reader.pool
+        self.channel, self.transport = reader.channel, reader.transport
         self._messages: asyncio.Queue[protocol.Message] = asyncio.Queue()
         self.put = self._messages.put_nowait
 
@@ -189,8 +204,8 @@ class Listened(NamedTuple):
 class PubSubReader:
     """A subscribed socket and the task that reads it for the tasks that wait."""
 
-    def __init__(self, pool: AsyncSubscriptionPool, connection: AsyncConnection) -> None:
-        self.pool, self.connection = pool, connection
+    def __init__(self, transport: AsyncTransport, connection: AsyncConnection) -> None:
+        self.transport, self.connection = transport, connection
         self.channel = protocol.own_channel()
         self.listened: dict[str, Listened] = {}
         self.is_closed = False
@@ -231,7 +246,7 @@ class PubSubReader:
         answer, tasks = self.listened[channel]
         tasks.add(subscription)
         try:
-            for verb in self.pool.verbs if is_first else ():
+            for verb in self.transport.verbs if is_first else ():
                 await self.connection.send(verb, channel)
             await asyncio.shield(answer)
         except ResponseError:  # refused: the next to ask may be allowed to
@@ -248,7 +263,7 @@ class PubSubReader:
             if was_alone and not self.is_closed:
                 self.listened.pop(channel, None)
                 with contextlib.suppress(*UNREACHABLE):
-                    for verb in self.pool.verbs:
+                    for verb in self.transport.verbs:
                         await self.connection.send(OPPOSITES[verb], channel)
         if not self._subscriptions and self._task is not None:
             task, self._task = self._task, None
@@ -263,7 +278,7 @@ class PubSubReader:
                         disable_decoding=True, timeout=math.inf, disconnect_on_error=False, push_request=True
                     )
                 except ResponseError as error:
-                    self._answer(None if self.pool.is_too_old(error) else error)
+                    self._answer(None if self.transport.is_too_old(error) else error)
                 else:
                     self._dispatch(*message)
         except (RedisError, OSError):
@@ -288,7 +303,7 @@ class PubSubReader:
             subscription = self._subscriptions.get(payload.decode().split(" ", 1)[0])
             if subscription is not None:
                 subscription.put(message)
-        elif listened is not None and kind == self.pool.verbs[-1].lower().encode():
+        elif listened is not None and kind == self.transport.verbs[-1].lower().encode():
             if not listened.answer.done():
                 listened.answer.set_result(None)
         elif listened is not None and kind in MESSAGES:
@@ -304,34 +319,6 @@ class PubSubReader:
         self._answer(RedisConnectionError("the subscribed socket is closed"))
         for subscription in self._subscriptions.values():
             subscription.put(protocol.Message(b"", b""))
-
-
-class AsyncSubscriptionPool(protocol.SubscriptionPool):
-    """The subscribed socket of one event loop on one server."""
-
-    def __init__(self, make: Callable[[], AsyncConnection], verbs: tuple[str, ...]) -> None:
-        super().__init__(make, verbs)
-        self._reader: PubSubReader | None = None
-        self._opening = asyncio.Lock()
-
-    def idle(self, owner: str) -> AsyncSubscription | None:
-        if self._reader is None or self._reader.is_closed:
-            return None
-        return self._reader.subscription(owner)
-
-    async def open(self, owner: str) -> AsyncSubscription:
-        async with self._opening:
-            if self._reader is None or self._reader.is_closed:
-                reader = PubSubReader(self, self._make())
-                await reader.open()
-                self._reader = reader
-        return self._reader.subscription(owner)
-
-    async def shutdown(self) -> None:
-        """Close the socket."""
-        if self._reader is not None and not self._reader.is_closed:
-            await self._reader.connection.hang_up()
-            self._reader.close()
 
 
 async def arun(verb: Steps[T]) -> T:
@@ -367,10 +354,9 @@ class EventLoops:
         loop = asyncio.get_running_loop()
         if (kept := self.kept.get(loop)) is not None:
             return kept[0]
+        # What a loop that ended without a shutdown has left is closed by the collector.
         for ended in [known() for known in self.kept.keyrefs()]:  # not the keys: other threads add some
-            if (
-                ended is not None and ended.is_closed()
-            ):  # without a shutdown: the collector closes its sockets
+            if ended is not None and ended.is_closed():
                 self.kept.pop(ended, None)
         calls = self._make()
         guard = _until_shutdown(calls, weakref.ref(self))

@@ -22,6 +22,7 @@ from locking.backends.redis.scripts import (
     Request,
     Script,
     acquire_request,
+    braced_key,
     derived,
     extend_request,
     fair_queue,
@@ -67,7 +68,7 @@ class Kind:
         self.index = index
 
     def _keys(self, names: tuple[str, ...], key: str, owner: str) -> list[bytes]:
-        lock, braced = key.encode(), _braced(key)
+        lock, braced = key.encode(), braced_key(key.encode())
         known = {
             "lock": lock,
             "token": b"redisson_lock_token:%b" % braced,
@@ -99,21 +100,17 @@ class Kind:
         """Return the request that takes the lock."""
         return self._ask(self.ACQUIRE, key, owner, milliseconds(ttl), int(keep))
 
-    def extend(self, key: str, owner: str, ttl: float) -> Request:
-        """Return the request that prolongs a hold; it answers 1, or 0 when there is none."""
-        return self._extend(key, owner, ttl, exactly=False)
+    def extend(self, key: str, owner: str, ttl: float, *, exactly: bool = False) -> Request:
+        """Return the request that has a hold last so long at least, or exactly.
 
-    def shorten(self, key: str, owner: str, ttl: float) -> Request:
-        """Return the request that has a hold last exactly so long; it answers as that of `extend`."""
-        return self._extend(key, owner, ttl, exactly=True)
-
-    def _extend(self, key: str, owner: str, ttl: float, *, exactly: bool) -> Request:
-        given = milliseconds(ttl), self._channel(key), _braced(key), int(exactly)
+        It answers 1, or 0 when there is none.
+        """
+        given = milliseconds(ttl), self._channel(key), braced_key(key.encode()), int(exactly)
         return self._ask(self.EXTEND, key, owner, *given)
 
     def release(self, key: str, owner: str) -> Request:
         """Return the request that ends a hold; it answers 1, or 0 when there is none."""
-        return self._ask(self.RELEASE, key, owner, self._channel(key), _braced(key))
+        return self._ask(self.RELEASE, key, owner, self._channel(key), braced_key(key.encode()))
 
     def leave(self, key: str, owner: str) -> Request | None:
         """Return the request that a waiter sends who gives up, if there is a queue to leave."""
@@ -127,7 +124,7 @@ class Kind:
         )
 
     def _listing_arguments(self, key: str, owner: str) -> tuple[bytes, ...]:
-        return owner.encode(), _braced(key)
+        return owner.encode(), braced_key(key.encode())
 
     def reissue_token(self, key: str, owner: str, above: int) -> Request:
         """Return the request for a new token above `above`."""
@@ -136,7 +133,7 @@ class Kind:
 
     def holder(self, key: str) -> Request:
         """Return the request for the holder of the lock; see `read_holder`."""
-        return self._call(self.HOLDER, self._keys(self.HOLDER_KEYS, key, ""), _braced(key))
+        return self._call(self.HOLDER, self._keys(self.HOLDER_KEYS, key, ""), braced_key(key.encode()))
 
 
 def read_holder(reply: Any) -> Holder | None:
@@ -145,10 +142,6 @@ def read_holder(reply: Any) -> Holder | None:
         return None
     count, owner, left = reply
     return Holder(owner.decode(), count, None if left < 0 else left / 1000)
-
-
-def _braced(key: str) -> bytes:
-    return (key if "{" in key else f"{{{key}}}").encode()
 
 
 class Read(Kind):
@@ -247,12 +240,11 @@ class Ordinary(Kind):
         """See the base class; a place in the queue takes more, see `waiter.QueueWaitSteps`."""
         return acquire_request(key, owner, ttl, keep=keep, entry=b"", index=self.index)
 
-    def extend(self, key: str, owner: str, ttl: float) -> Request:
-        """See the base class; it answers in a list."""
+    def extend(self, key: str, owner: str, ttl: float, *, exactly: bool = False) -> Request:
+        """See the base class; unless it is `exactly`, it answers in a list."""
+        if exactly:
+            return self._ask(SHORTEN, key, owner, milliseconds(ttl), self._channel(key))
         return extend_request([(key, owner, ttl)])
-
-    def shorten(self, key: str, owner: str, ttl: float) -> Request:
-        return self._ask(SHORTEN, key, owner, milliseconds(ttl), self._channel(key))
 
     def release(self, key: str, owner: str) -> Request:
         return release_request(key, owner, index=self.index)

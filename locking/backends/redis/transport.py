@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -158,25 +158,33 @@ def _unless_error(reply: Any) -> Any:
 
 
 class Transport(protocol.Transport):
-    """The connections of all threads to one server, which `pool` tells how to reach; for `verbs` see
-    `SubscriptionPool`.
+    """The connections of all threads to one server, which `pool` tells how to reach.
+
+    Attributes:
+        subscriptions: those that no thread waits with at the moment.
     """
 
-    subscriptions: SubscriptionPool
     sleep = staticmethod(time.sleep)
 
     def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
-        self.pool, make = pool, partial(ThreadConnection, pool)
-        super().__init__(make, SubscriptionPool(make, verbs))
+        super().__init__(partial(ThreadConnection, pool), verbs)
+        self.pool = pool
+        self.subscriptions: deque[Subscription] = deque()
         after_fork(self.forget)
 
     def forget(self) -> None:
         """Drop what a forked child must not read: replies to two processes on one socket mix up."""
-        self.idle, self.subscriptions.kept = deque(), deque()
+        self.idle, self.subscriptions = deque(), deque()
+
+    def idle_subscription(self, owner: str) -> Subscription | None:
+        return protocol.taken_from(self.subscriptions)
+
+    def subscribe(self, owner: str) -> Subscription:
+        return Subscription(self, self.make())
 
     def shutdown(self) -> None:
-        while self.subscriptions.kept:
-            self.subscriptions.kept.pop().close()
+        while self.subscriptions:
+            self.subscriptions.pop().close()
         idle, self.idle = self.idle, deque()
         while idle:
             idle.pop().disconnect()
@@ -189,10 +197,10 @@ class Subscription(protocol.Subscription):
     dispatching thread, and when the process dies the server sees it and passes the dead waiter over.
     """
 
-    pool: SubscriptionPool
+    transport: Transport
 
-    def __init__(self, pool: SubscriptionPool, connection: ThreadConnection) -> None:
-        self.pool, self.channel = pool, protocol.own_channel()
+    def __init__(self, transport: Transport, connection: ThreadConnection) -> None:
+        self.transport, self.channel = transport, protocol.own_channel()
         self.connection = connection
         self._extra: str | None = None
         with closed_on_failure(self.connection):
@@ -204,7 +212,7 @@ class Subscription(protocol.Subscription):
 
     def listen(self, channel: str) -> None:
         with closed_on_failure(self.connection):
-            for verb in self.pool.verbs:
+            for verb in self.transport.verbs:
                 self._change(verb, channel)
         self._extra = channel
 
@@ -213,11 +221,11 @@ class Subscription(protocol.Subscription):
         with suppress(RedisError, OSError):
             if self._extra is not None and self.connection.is_open:
                 with closed_on_failure(self.connection):
-                    for verb in self.pool.verbs:
+                    for verb in self.transport.verbs:
                         self._change(OPPOSITES[verb], self._extra)
                 self._extra = None
             if self.connection.is_open:
-                self.pool.kept.append(self)
+                self.transport.subscriptions.append(self)
 
     def _change(self, verb: str, channel: str) -> None:
         self.connection.send(command(verb, channel).by_digest)
@@ -225,7 +233,7 @@ class Subscription(protocol.Subscription):
             while not self.connection.receive(DEFAULT_TIMEOUT)[0].endswith(b"subscribe"):
                 pass  # an older message, which has no waiter any more
         except ResponseError as error:
-            if not self.pool.is_too_old(error):
+            if not self.transport.is_too_old(error):
                 raise
 
     def receive(self, timeout: float) -> protocol.Message | None:
@@ -237,20 +245,6 @@ class Subscription(protocol.Subscription):
 
     def close(self) -> None:
         self.connection.disconnect()
-
-
-class SubscriptionPool(protocol.SubscriptionPool):
-    """The subscriptions on one server; `kept` are those that no thread waits with at the moment."""
-
-    def __init__(self, make: Callable[[], ThreadConnection], verbs: tuple[str, ...]) -> None:
-        super().__init__(make, verbs)
-        self.kept: deque[Subscription] = deque()
-
-    def idle(self, owner: str) -> Subscription | None:
-        return protocol.taken_from(self.kept)
-
-    def open(self, owner: str) -> Subscription:
-        return Subscription(self, self._make())
 
 
 def run(verb: Steps[T]) -> T:

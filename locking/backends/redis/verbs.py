@@ -52,10 +52,10 @@ class RedisVerbs(ForceRelease, TokenReissue):
         return _is_yes(await self._acall(self.kind.extend(key, owner, ttl)))
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
-        return _is_yes(self._client.call(self.kind.shorten(key, owner, ttl)))
+        return _is_yes(self._client.call(self.kind.extend(key, owner, ttl, exactly=True)))
 
     async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
-        return _is_yes(await self._acall(self.kind.shorten(key, owner, ttl)))
+        return _is_yes(await self._acall(self.kind.extend(key, owner, ttl, exactly=True)))
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
         """See the base class: one answer per lease, whatever becomes of the others."""
