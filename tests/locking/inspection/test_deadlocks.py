@@ -58,14 +58,14 @@ def reporting(monkeypatch):
 
 @pytest.fixture
 def quick_looks(monkeypatch):
-    """Have waiters publish and look ten times sooner; return what counts the looks.
+    """Have waiters publish and look forty times sooner; return what counts the looks.
 
     The intervals are those of `test_further_looks_come_every_three_seconds`; here only their order matters.
     """
     for module in (deadlocks, waits, heartbeat):
-        monkeypatch.setattr(module, "PUBLISH_AFTER", PUBLISH_AFTER / 10)
+        monkeypatch.setattr(module, "PUBLISH_AFTER", PUBLISH_AFTER / 40)
     for interval in ("FIRST_LOOK", "LOOK_EVERY"):
-        monkeypatch.setattr(deadlocks, interval, getattr(deadlocks, interval) / 10)
+        monkeypatch.setattr(deadlocks, interval, getattr(deadlocks, interval) / 40)
     looks = Counted(deadlocks.find_circle)
     monkeypatch.setattr(deadlocks, "find_circle", looks)
     return looks
