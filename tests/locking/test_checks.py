@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
@@ -26,9 +24,7 @@ from locking import checks, distributed_lock
 from locking.backends.memory import MemoryBackend
 from locking.backends.redis.diagnosis import judge, parse_info
 from locking.transactions.decorator import DECORATED
-from tests import ROOT
 
-REFERENCE = ROOT / "docs" / "library" / "reference" / "checks.md"
 REDIS = "locking.backends.redis.RedisBackend"
 MEMORY = "locking.backends.memory.MemoryBackend"
 
@@ -320,18 +316,6 @@ def test_the_server_s_own_words_are_understood(redis_database: redis.Redis) -> N
     """The INFO of the real server is parsed down to the version that redis-py reads from it."""
     raw = b"txt:" + "\r\n".join(f"{k}:{v}" for k, v in redis_database.info().items()).encode()
     assert parse_info(raw)["redis_version"] == redis_database.info()["redis_version"]
-
-
-# --- the reference ----------------------------------------------------------------------------------------
-
-
-def test_every_id_is_in_the_reference() -> None:
-    """An id is stable: it is explained in the docs, once, and nothing is explained that isn't there."""
-    folder = Path(checks.__file__).parent
-    sources = [folder / "checks.py", folder / "live_checks.py", *(folder / "backends").rglob("*.py")]
-    used = {found for source in sources for found in re.findall(r'"(locking\.[EWI]\d+)"', source.read_text())}
-    documented = re.findall(r"^### `(locking\.[EWI]\d+)`", REFERENCE.read_text(), re.MULTILINE)
-    assert sorted(documented) == sorted(used)
 
 
 def test_the_command_fails_in_a_misconfigured_project() -> None:
