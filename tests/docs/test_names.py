@@ -103,9 +103,7 @@ def test_what_each_backend_can_do() -> None:
     page = REFERENCE / "backends" / "index.md"
     shown = {coded(row[0])[0]: row[1:] for row in rows(section(page, "What each can do"))}
     words = {True: "yes", False: "no"}
-    assert shown == {
-        path: [words[each] for each in abilities_of(import_string(path))] for path in backends()
-    }
+    assert shown == {path: [words[each] for each in abilities_of(import_string(path))] for path in backends()}
 
 
 def abilities_of(backend: type[BaseLockBackend]) -> list[bool]:
