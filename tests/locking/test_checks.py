@@ -291,7 +291,10 @@ def test_a_key_that_its_route_doesnt_have_is_told(settings: Any) -> None:
     (message,) = checks.check_keys()
     assert message.id == "locking.E012"
     assert "ByAnotherKey" in message.msg
-    assert message.msg.endswith("but a route to it has no argument 'oder_id'; it has order_id.")
+    assert message.msg.endswith(
+        "but a route to it has no argument 'oder_id'; it has order_id; did you mean"
+        ' "order:{order_id}:{request.user.pk|none}"?'
+    )
 
 
 # --- live -------------------------------------------------------------------------------------------------
