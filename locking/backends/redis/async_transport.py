@@ -33,7 +33,16 @@ from locking.backends.base import AsyncWaiter, Outcome
 from locking.backends.redis import protocol
 from locking.backends.redis.protocol import UNREACHABLE, Steps
 from locking.backends.redis.sentinels import AsyncSentinels
-from locking.backends.redis.transport import DEFAULT_TIMEOUT, MESSAGES, OPPOSITES
+from locking.backends.redis.transport import (
+    DEFAULT_TIMEOUT,
+    MESSAGES,
+    OPPOSITES,
+    PENDING,
+    PUSHED,
+    SIZE,
+    reader_for,
+    unless_error,
+)
 from locking.backends.redis.waiter import WaitSteps
 
 T = TypeVar("T")
@@ -124,11 +133,13 @@ class AsyncConnection:
     """A connection of redis-py whose uses are bounded in time; `search`: more seconds to find the server.
 
     Its requests share one timer, which looks whether the present one is too late: a timer per request costs
-    more than the request.
+    more than the request. They take the shortest way to its streams, as `ThreadConnection` to its socket.
     """
 
     def __init__(self, connection: AbstractConnection, timeout: float, search: float = 0.0) -> None:
         self.connection, self._timeout, self._search = connection, timeout, search
+        self._reader: Any = None
+        self._streams: Any = None
         self._asking: asyncio.Task[Any] | None = None
         self._deadline, self._is_late = 0.0, False
         self._timer: asyncio.TimerHandle | None = None
@@ -136,6 +147,8 @@ class AsyncConnection:
     async def connect(self) -> None:
         """See `protocol.Connect`; each Sentinel has its own time, so that one that hangs is passed over."""
         await in_time(self.connection.connect(), self._timeout + self._search)
+        self._streams = [getattr(self.connection, name, None) for name in ("_reader", "_writer")]
+        self._reader = reader_for(self.connection) if all(self._streams) else None
 
     async def send(self, *parts: str) -> None:
         """Send a command. RedisConnectionError: it is closed; redis-py would open it again, unused."""
@@ -152,10 +165,13 @@ class AsyncConnection:
         if self._timer is None:
             self._timer = loop.call_at(self._deadline, self._look)
         try:
-            await self.connection.send_packed_command(packet, check_health=False)
+            if self._reader is None:
+                await self.connection.send_packed_command(packet, check_health=False)
+            else:
+                self._streams[1].write(packet)
             if replies is None:
-                return await self.connection.read_response(disable_decoding=True)
-            return [await self._reply_or_error() for _ in range(replies)]
+                return unless_error(await self._next())
+            return [await self._next() for _ in range(replies)]
         except asyncio.CancelledError as error:
             if self._is_late and task.uncancel() <= cancellations:  # as asyncio.timeout() tells them apart
                 raise RedisTimeoutError(f"no answer within {self._timeout:g} s") from error
@@ -175,11 +191,19 @@ class AsyncConnection:
             self._is_late = True
             self._asking.cancel()
 
-    async def _reply_or_error(self) -> Any:
-        try:
-            return await self.connection.read_response(disable_decoding=True)
-        except ResponseError as error:
-            return error
+    async def _next(self) -> Any:
+        """Return the next reply, or the error that stands for it; what a server says unasked is skipped."""
+        if self._reader is None:
+            try:
+                return await self.connection.read_response(disable_decoding=True)
+            except ResponseError as error:
+                return error
+        while (reply := self._reader.gets()) is PENDING or isinstance(reply, PUSHED):
+            if reply is PENDING:
+                if not (data := await self._streams[0].read(SIZE)):
+                    raise RedisConnectionError("Connection closed by server.")
+                self._reader.feed(data)
+        return reply
 
     def disconnect(self) -> None:
         """Close without waiting for the other side: no await, so that a cancellation can't come between."""
