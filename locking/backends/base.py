@@ -159,8 +159,8 @@ class Finding:
 Outcome = Grant | Busy
 
 
-class Waiter(ABC):
-    """One waiter for one lock: try, wait to be woken, and leave the queue if that failed."""
+class WaiterState:
+    """What a waiter says of itself, whether a thread or a task waits."""
 
     owner: str = ""
     """The owner of the latest try, where each has one of its own; it is the lease's if that is granted."""
@@ -168,6 +168,10 @@ class Waiter(ABC):
     """Others may act as this owner, so that what it holds may be from before; see `Grant.is_new`."""
     unsettled: bool = False
     """After `leave`: the engine may grant the lock all the same, because a request wasn't answered."""
+
+
+class Waiter(WaiterState, ABC):
+    """One waiter for one lock: try, wait to be woken, and leave the queue if that failed."""
 
     @abstractmethod
     def try_acquire(self, *, queue: bool) -> Outcome:
@@ -193,15 +197,8 @@ class Waiter(ABC):
         """
 
 
-class AsyncWaiter(ABC):
-    """`Waiter` for asyncio: the same three steps, awaited."""
-
-    owner: str = ""
-    """See `Waiter.owner`."""
-    owner_is_given: bool = False
-    """See `Waiter.owner_is_given`."""
-    unsettled: bool = False
-    """See `Waiter.unsettled`."""
+class AsyncWaiter(WaiterState, ABC):
+    """`Waiter` for asyncio: the same steps, awaited."""
 
     @abstractmethod
     async def try_acquire(self, *, queue: bool) -> Outcome:

@@ -505,7 +505,7 @@ class SingleLock(Lock):
 
     def _take(self, wait: float | None, context: object) -> Lease:
         """Re-enter, or enqueue and wait for our turn; after a grant that came too late, begin again."""
-        if hold := self._reenter(context):
+        if HOLDS and (hold := self._reenter(context)):  # a process holds nothing most of the time
             return hold
         if self.on_open_transaction != "ignore":
             refuse_open_transactions((self.name,))
@@ -535,7 +535,7 @@ class SingleLock(Lock):
 
     async def _atake(self, wait: float | None, context: object) -> Lease:
         """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
-        if hold := self._reenter(context):
+        if HOLDS and (hold := self._reenter(context)):  # a process holds nothing most of the time
             return hold
         if self.on_open_transaction != "ignore":
             await in_calling_thread(partial(refuse_open_transactions, (self.name,)))
@@ -615,7 +615,7 @@ class SingleLock(Lock):
 
     def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already; a lost hold raises instead."""
-        hold = self._hold_of(context) if HOLDS else None  # a process holds nothing most of the time
+        hold = self._hold_of(context)
         return None if hold is None else self._enter_again(hold)
 
     def _enter_again(self, hold: SingleLease) -> Lease:
