@@ -211,7 +211,7 @@ class LockedAtomic(Atomic):
             return False
         committed = resolve(self.marker, error)
         if committed is not None:
-            settle_commit([self.section.lease], self)
+            settle_commit(self.section.lease, self)
         return bool(committed)
 
 
