@@ -64,7 +64,7 @@ class LeaseExpirer:
         self,
         end: Callable[[str, LocalLease], object],
         beat: Callable[[], None] = lambda: None,
-        pause: Callable[[], float] = lambda: 3600.0,
+        pause: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._end, self._beat, self._pause = end, beat, pause
         self._worker = Worker("locking-renew-expiry", self._step)
@@ -78,8 +78,7 @@ class LeaseExpirer:
         self._holds: dict[tuple[str, str], LocalLease] = {}
 
     def __len__(self) -> int:
-        with self._mutex:
-            return len(self._holds)
+        return len(self._holds)
 
     def add(self, key: str, owner: str, hold: LocalLease) -> None:
         """Watch over `hold` from now on."""
@@ -89,14 +88,8 @@ class LeaseExpirer:
 
     def get(self, key: str, owner: str) -> LocalLease | None:
         """Return the hold, if it isn't over."""
-        with self._mutex:
-            return self._live(key, owner)
-
-    def pop(self, key: str, owner: str) -> None:
-        """Forget the hold; what is over stays until the engine has heard."""
-        with self._mutex:
-            if self._live(key, owner) is not None:
-                del self._holds[key, owner]
+        hold = self._holds.get((key, owner))
+        return hold if hold is not None and not hold.over and hold.deadline > now() else None
 
     def discard(self, key: str, owner: str, hold: LocalLease) -> None:
         """Forget this very hold, and no newer one of the same owner."""
@@ -105,24 +98,15 @@ class LeaseExpirer:
                 del self._holds[key, owner]
 
     def extend(
-        self,
-        key: str,
-        owner: str,
-        ttl: float,
-        ask: Callable[[LocalLease, float], bool],
-        *,
-        exactly: bool = False,
+        self, key: str, owner: str, ttl: float, ask: Callable[[LocalLease, float], bool], *, exactly: bool
     ) -> bool:
-        """Have a hold last `ttl` seconds from now, at least or `exactly`.
+        """Have a hold last `ttl` seconds from now, at least or `exactly`; False when it is over.
 
         Args:
             ask: extends it on the engine to the seconds that it is given; one at a time per hold.
-
-        Returns:
-            False when the hold is over.
         """
         with self._mutex:
-            hold = self._live(key, owner)
+            hold = self.get(key, owner)
             if hold is None:
                 return False
             hold.prolonging += 1  # it doesn't end while the engine is asked
@@ -141,10 +125,6 @@ class LeaseExpirer:
             self.discard(key, owner, hold)
         return held
 
-    def _live(self, key: str, owner: str) -> LocalLease | None:
-        hold = self._holds.get((key, owner))
-        return hold if hold is not None and not hold.over and hold.deadline > now() else None
-
     def _step(self) -> float:
         """Ask for the session if it is time, end what is due, and return when to look again."""
         if now() >= self._beat_at and len(self):
@@ -159,18 +139,15 @@ class LeaseExpirer:
             for _, _, hold in due:
                 hold.over = True
         for key, owner, hold in due:
-            self._finish(key, owner, hold)
+            try:
+                self._end(key, hold)
+            except Exception as error:  # one that can't be ended must not keep the others from their end
+                message = "ending the lease of %r failed (%r); it is tried again"
+                log_rarely(logger, logging.WARNING, ("end", key), message, key, error)
+                hold.deadline = now() + RETRY_PAUSE
+            else:
+                self.discard(key, owner, hold)
         with self._mutex:
             # One that is overdue waits for a request under way, whose end wakes the thread.
             moments = [hold.deadline for hold in self._holds.values() if not hold.prolonging]
             return min([*moments, self._beat_at]) if self._holds else math.inf
-
-    def _finish(self, key: str, owner: str, hold: LocalLease) -> None:
-        try:
-            self._end(key, hold)
-        except Exception as error:  # one that can't be ended must not keep the others from their end
-            message = "ending the lease of %r failed (%r); it is tried again"
-            log_rarely(logger, logging.WARNING, ("end", key), message, key, error)
-            hold.deadline = now() + RETRY_PAUSE
-        else:
-            self.discard(key, owner, hold)

@@ -15,18 +15,8 @@ from collections.abc import Callable
 from operator import methodcaller
 from typing import Any, Final, TypeVar
 
+from kazoo import exceptions as errors
 from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    ConnectionClosedError,
-    ConnectionLoss,
-    KazooException,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
-    OperationTimeoutError,
-    SessionExpiredError,
-    SessionMovedError,
-)
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KeeperState
@@ -50,11 +40,12 @@ RECONNECT_PAUSE: Final = 0.5
 an hour.
 """
 
-ANSWERS: Final = (NoNodeError, NodeExistsError, NotEmptyError)
+ANSWERS: Final = (errors.NoNodeError, errors.NodeExistsError, errors.NotEmptyError)
 """Errors that are answers; `ask` returns them."""
 
 DROPPED: Final = (
-    ConnectionLoss, ConnectionClosedError, SessionExpiredError, SessionMovedError, OperationTimeoutError
+    errors.ConnectionLoss, errors.ConnectionClosedError, errors.SessionExpiredError, errors.SessionMovedError,
+    errors.OperationTimeoutError,
 )  # fmt: skip
 
 logger = logging.getLogger(__name__)
@@ -98,12 +89,6 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
     def end(self) -> None:
         """End the session and free everything."""
         self.stop()
-        self.close()
-
-    def discard(self) -> None:
-        """Free what a start that failed has begun."""
-        self.handler._running = True  # one of its two threads may run: kazoo would pass over it
-        self.handler.stop()
         self.close()
 
 
@@ -152,26 +137,22 @@ class Session:
         return client
 
     def _current(self) -> Client:
+        """Return the client, connected or not; start one if there is none, or the last has given up."""
         with self._starting:
             if self._client is not None and self._client.has_given_up:
                 former, self._client = self._client, None
                 former.end()
             if self._client is None:
-                self._client = self._started()
+                made = Client(**self._arguments)
+                try:
+                    made.start_async()
+                except (OSError, *CANNOT_START) as error:  # no descriptor or thread is left, for the moment
+                    made.handler._running = True  # one of its two threads may run: kazoo would pass over it
+                    made.handler.stop()
+                    made.close()
+                    raise BackendUnavailable(f"{self._which} can't be asked: {error}") from error
+                self._client = made
             return self._client
-
-    def _started(self) -> Client:
-        made = Client(**self._arguments)
-        try:
-            made.start_async()
-        except (OSError, *CANNOT_START) as error:  # no descriptor or thread is left; another time there is
-            made.discard()
-            raise BackendUnavailable(f"{self._which} can't be asked: {error}") from error
-        return made
-
-    @property
-    def _which(self) -> str:
-        return f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}])"
 
     def stop(self) -> None:
         """End the session, and with it everything that it holds."""
@@ -186,6 +167,10 @@ class Session:
         return client is not None and bool(client.connected)
 
     # asking
+
+    @property
+    def _which(self) -> str:
+        return f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}])"
 
     def patiently(self, step: Callable[[], T]) -> T:
         """Return what `step` returns; repeat it when the connection was lost meanwhile, for a while.
@@ -206,28 +191,22 @@ class Session:
         Raises:
             Dropped: the connection was lost; BackendUnavailable: no answer; BackendError: a refusal.
         """
-        client = self.client()
+        client, answers = self.client(), list[Any]()
         try:
             pending = [send(client) for send in requests]
+            until = now() + self.timeout
+            for result in pending:
+                try:
+                    answers.append(result.get(timeout=max(0.001, until - now())))
+                except ANSWERS as answer:
+                    answers.append(answer)
         except DROPPED as error:
-            raise self._dropped(error) from error
-        until = now() + self.timeout
-        return [self._answer(result, until) for result in pending]
-
-    def _answer(self, result: Any, until: float) -> Any:
-        try:
-            return result.get(timeout=max(0.001, until - now()))
-        except ANSWERS as answer:
-            return answer
-        except DROPPED as error:
-            raise self._dropped(error) from error
+            raise Dropped(f"{self._which}: {type(error).__name__} during a request") from error
         except KazooTimeoutError as error:
             raise BackendUnavailable(f"{self._which} didn't answer within {self.timeout:g} s") from error
-        except KazooException as error:
+        except errors.KazooException as error:
             raise BackendError(f"{self._which} refused: {type(error).__name__} {error}") from error
-
-    def _dropped(self, error: Exception) -> Dropped:
-        return Dropped(f"{self._which}: {type(error).__name__} during a request")
+        return answers
 
     def ask_patiently(self, *requests: Request) -> list[Any]:
         """`ask`, repeated when the connection was lost; for requests that may be repeated."""
@@ -281,7 +260,7 @@ class Session:
             return
         try:
             client.sync_async("/").rawlink(lambda result: self._heard(result, session, sent))
-        except KazooException:
+        except errors.KazooException:
             logger.debug("the session with %s has no connection", self.hosts)
 
     def _heard(self, result: Any, session: int, sent: float) -> None:

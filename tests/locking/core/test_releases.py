@@ -7,14 +7,13 @@ import pytest
 import requests
 from django.db import OperationalError
 from django.test.utils import override_settings
-from etcd3gw.exceptions import ConnectionFailedError, ConnectionTimeoutError, Etcd3Exception
 from kazoo.exceptions import NoNodeError
 from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 
 from locking.backends.etcd import EtcdBackend
-from locking.backends.etcd.client import Client
+from locking.backends.etcd.client import NOT_FOUND, Client, Refused
 from locking.backends.lease_expirer import LeaseExpirer, LocalLease
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from locking.backends.zookeeper.session import Dropped, Session
@@ -33,22 +32,20 @@ MEMBERS = ["http://one:1", "http://two:1"]
 
 
 def lost_reply():
-    """What etcd3gw raises when a member does not answer in time."""
-    return ConnectionTimeoutError()
+    """What requests raises when a member does not answer in time."""
+    return requests.ReadTimeout()
 
 
 def refused_connection():
-    """What etcd3gw raises when no member listens at the address."""
-    error = ConnectionFailedError()
-    error.__cause__ = requests.ConnectionError(
+    """What requests raises when no member listens at the address."""
+    return requests.ConnectionError(
         MaxRetryError(HTTPConnectionPool("one"), "/", NewConnectionError(HTTPConnection("one"), "refused"))
     )
-    return error
 
 
 def not_found():
     """What a member says of a lease that it does not know."""
-    return Etcd3Exception(detail_text='{"code": 5, "error": "requested lease not found"}')
+    return Refused("a member", "requested lease not found", NOT_FOUND)
 
 
 @pytest.fixture
@@ -57,7 +54,7 @@ def members(monkeypatch):
     said: list[Exception] = []
     leases = Client("a", MEMBERS, 3.0, {})
 
-    def post(member, path, body):
+    def post(url, path, body):
         raise said.pop(0)
 
     # Of this client only: a release that an earlier test left to be repeated must not take its answers.
@@ -186,7 +183,7 @@ def test_of_overlapping_extensions_a_hold_keeps_the_longest():
         return True
 
     for ttl in (100.0, 30.0):
-        assert holds.extend("k", "o", ttl, ask)
+        assert holds.extend("k", "o", ttl, ask, exactly=False)
         assert hold.deadline > now() + 90
     assert holds.extend("k", "o", 30.0, ask, exactly=True)
     assert hold.deadline < now() + 31

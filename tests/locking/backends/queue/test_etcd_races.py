@@ -76,7 +76,6 @@ class Counted:
 @pytest.fixture
 def server(monkeypatch):
     """A hold of 10 s on a server of the test's own."""
-    pytest.importorskip("etcd3gw")
     made = Server()
     entry = {"BACKEND": "locking.backends.etcd.EtcdBackend", "LOCATION": ["http://127.0.0.1:1"]}
     with override_settings(LOCKING={"default": entry}):
@@ -213,13 +212,12 @@ class Answered(Refused):
     """An error as answer."""
 
     def __init__(self, text: str, code: int | None = None) -> None:
-        self.code, self.text, self.repeated = code, text, False
+        self.code, self.text = code, text
 
 
 @pytest.fixture
 def two_processes(monkeypatch):
     """The backends of two processes on one server, and the server."""
-    pytest.importorskip("etcd3gw")
     entry, server, made = {"BACKEND": "locking.backends.etcd.EtcdBackend"}, Keys(), list[Any]()
     for port in (1, 2):
         with override_settings(LOCKING={"default": {**entry, "LOCATION": [f"http://127.0.0.1:{port}"]}}):
@@ -263,7 +261,9 @@ def test_the_process_that_was_first_releases_what_the_second_has(two_processes):
 def test_a_lease_that_two_processes_share_is_found_out(two_processes, monkeypatch):
     """The mutant takes the key as it is: its lease is too short, and the first process ends it."""
     queued, running, server = two_processes
-    monkeypatch.setattr(running, "_taken_over", lambda contender, mine: running._line(contender.key))
+    monkeypatch.setattr(
+        running, "_adopt", lambda contender, mine: LocalLease(mine.node, mine.order, 0.0, mine.lease)
+    )
     acquire_twice(queued, running)
     assert server.under_the_key() == [5]
     queued._end("key", queued._holds.get("key", "owner"))
