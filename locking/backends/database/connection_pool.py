@@ -32,9 +32,6 @@ T = TypeVar("T")
 DEFAULT_TIMEOUT: Final = 5.0
 """Seconds after which a request to a database that doesn't answer is given up."""
 
-ATTEMPTS: Final = 2
-"""The first may meet a connection that the server closed while it was idle; the second has a fresh one."""
-
 UNREACHABLE: Final = (OperationalError, InterfaceError)
 
 MAX_CONNECTIONS: Final = 8
@@ -112,21 +109,36 @@ class ConnectionPool:
             BackendUnavailable: no reply; what was done is unknown. NoConnection: see `take`. BackendError: an
                 error as reply.
         """
-        answer: T = self.retried(self._try, step, patience)
-        return answer
 
-    def retried(self, request: Callable[..., T], *asked: Any, attempts: int = ATTEMPTS) -> T:
-        """Return what `request` makes of the number of the attempt and `asked`; see `run`."""
+        def request(attempt: int) -> T:
+            permit = self._enter()
+            try:
+                connection = self.take(patience)
+                try:
+                    with connection.cursor() as cursor:
+                        answer = step(cursor, attempt)
+                except BaseException:
+                    discard(connection)
+                    raise
+                self.give_back(connection)
+                return answer
+            finally:
+                with self._changed:
+                    self._permits.discard(permit)
+                    self._changed.notify()
+
+        return self.retried(request)
+
+    def retried(self, request: Callable[[int], T]) -> T:
+        """Return what `request` makes of the number of the attempt; see `run`."""
         attempt = 1
         try:
-            while True:
-                try:
-                    return request(attempt, *asked)
-                except UNREACHABLE:
-                    if attempt == attempts:
-                        raise
+            try:
+                return request(attempt)
+            except UNREACHABLE:  # the server may have closed the connection while it was idle
                 self.close()
-                attempt += 1
+            attempt = 2
+            return request(attempt)
         except NoConnection as error:
             error.sent = attempt > 1  # by the attempt before
             raise
@@ -137,22 +149,9 @@ class ConnectionPool:
         """Return the rows that a statement answers; see `run`."""
         return self.run(lambda cursor, _: fetched(cursor, statement, asked))
 
-    def _try(self, attempt: int, step: Callable[[Any, int], T], patience: float | None) -> T:
-        permit = self._enter()
-        try:
-            connection = self.take(patience)
-            try:
-                with connection.cursor() as cursor:
-                    answer = step(cursor, attempt)
-            except BaseException:
-                discard(connection)
-                raise
-            self.give_back(connection)
-            return answer
-        finally:
-            with self._changed:
-                self._permits.discard(permit)
-                self._changed.notify()
+    def change(self, statement: str, asked: Any = None) -> int:
+        """Return how many rows a statement changes; see `run`."""
+        return self.run(lambda cursor, _: changed(cursor, statement, asked))
 
     def _enter(self) -> Permit:
         """Return a permit; wait for it while there are `size`."""
@@ -321,3 +320,9 @@ def fetched(cursor: Any, statement: str, asked: Any = None) -> list[Any]:
     """Return the rows that a statement answers."""
     cursor.execute(statement, asked)
     return list(cursor.fetchall())
+
+
+def changed(cursor: Any, statement: str, asked: Any) -> int:
+    """Return how many rows a statement changes."""
+    cursor.execute(statement, asked)
+    return int(cursor.rowcount)

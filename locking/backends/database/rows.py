@@ -29,6 +29,7 @@ from locking.backends.database.connection_pool import (
     MAX_CONNECTIONS,
     ConnectionPool,
     NoConnection,
+    changed,
     fetched,
     in_memory,
     require_alias,
@@ -41,7 +42,7 @@ from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
 from locking.utils.backoff import jittered
 from locking.utils.clock import now
-from locking.utils.databases import fence_name, was_overtaken
+from locking.utils.databases import fence_name, storable, was_overtaken
 
 RECHECK: Final = 1.0
 """Seconds after which a waiter asks again although it heard nothing: news may be lost with a connection."""
@@ -85,8 +86,8 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
         """Acquire the lock or return its holder; with `queue`, ask for a notification of its release."""
         sent = now()
         asked = {
-            "id": self._id(key), "name": key.replace("\0", "\N{SYMBOL FOR NULL}"), "owner": owner,
-            "ttl": microseconds(ttl), "kept": fenced, "queue": queue, "heard": microseconds(RECHECK * 5),
+            "id": self._id(key), "name": storable(key), "owner": owner, "ttl": microseconds(ttl),
+            "kept": fenced, "queue": queue, "heard": microseconds(RECHECK * 5),
         }  # fmt: skip
         try:
             row, attempt = self._pool.run(
@@ -128,10 +129,8 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
         if "take" in self.sql:
             rows = fetched(cursor, self.sql["take"], asked)
             return rows[0] if rows else self._seen(cursor, asked)
-        cursor.execute(self.sql["update"], asked)
-        if cursor.rowcount == 0:
-            row = self._seen(cursor, asked)
-            if row is not None:
+        if not changed(cursor, self.sql["update"], asked):
+            if (row := self._seen(cursor, asked)) is not None:
                 return row
             cursor.execute(self.sql["insert"], asked)
         return self._seen(cursor, asked)
@@ -176,13 +175,13 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
     def _change(self, verb: str, key: str, owner: str, ttl: float = 0.0) -> bool:
         """Change the row if it is the owner's; False when it isn't."""
         asked = {"id": self._id(key), "owner": owner, "ttl": microseconds(ttl)}
-
-        def step(cursor: Any, attempt: int) -> bool:
-            cursor.execute(self.sql[verb], asked)
-            # The first attempt at a release, whose reply was lost, has most likely been carried out.
-            return cursor.rowcount == 1 or (attempt > 1 and verb == "release")
-
-        return self._pool.run(step)
+        return self._pool.run(
+            lambda cursor, attempt: (
+                changed(cursor, self.sql[verb], asked) == 1
+                # The first attempt at a release, whose reply was lost, has most likely been carried out.
+                or (attempt > 1 and verb == "release")
+            )
+        )
 
     def force_release(self, key: str, expected: str) -> bool:
         return self.release(key, expected)
@@ -214,12 +213,7 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
         Returns:
             How many were deleted.
         """
-
-        def step(cursor: Any, _: int) -> int:
-            cursor.execute(self.sql["sweep"], {"limit": limit})
-            return int(cursor.rowcount)
-
-        return self._pool.run(step)
+        return self._pool.change(self.sql["sweep"], {"limit": limit})
 
     # heartbeats of processes: one row each, by the database's clock
 
@@ -250,9 +244,7 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
 
     def tidy(self) -> None:
         """Delete the records of processes that stopped long ago."""
-        self._pool.run(
-            lambda cursor, _: cursor.execute(self.sql["tidy"], {"kept": HEARTBEAT_TTL * 1_000_000})
-        )
+        self._pool.change(self.sql["tidy"], {"kept": HEARTBEAT_TTL * 1_000_000})
 
     # waiting
 

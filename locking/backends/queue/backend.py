@@ -12,7 +12,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -108,31 +108,6 @@ def blockers_of(line: Line, mine: QueueEntry) -> Line:
 def admits(line: Line, kind: str, permits: int) -> bool:
     """Whether one who came now would have the lock at once."""
     return not blockers_of(line, QueueEntry("", sys.maxsize, kind, permits))
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Contender:
-    """The state of one waiter; `wake` is called, from any thread, when it is worth asking again.
-
-    Attributes:
-        key, owner, ttl: what is wanted.
-        asked: a request that may have enqueued it has been sent.
-        hold: what it surely created itself, and is granted when its turn comes.
-        left: it has been given up; a request that a thread left behind sends later does nothing.
-    """
-
-    key: str
-    owner: str
-    ttl: float
-    wake: Callable[[], None]
-    asked: bool = False
-    hold: LocalLease | None = None
-    left: bool = False
-    mutex: threading.Lock = field(default_factory=threading.Lock)
-
-    def __call__(self, _event: object = None) -> None:
-        """Wake the waiter: a contender serves as the engine's callback."""
-        self.wake()
 
 
 class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
@@ -283,12 +258,8 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
         left = self._remaining(first)
         return Busy(holder=first.owner, retry_after=None if left is None else max(left, 0.05))
 
-    def dequeue(self, contender: Contender) -> None:
-        """Remove the contender from the queue, whether it waits or holds."""
-        self.release(contender.key, contender.owner)
-
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        return self.enqueue(Contender(key, owner, ttl, wake=lambda: None), queue=False)
+        return self.enqueue(QueueThreadWaiter(self, key, owner, ttl), queue=False)
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
         return QueueThreadWaiter(self, key, owner, ttl)
@@ -392,43 +363,55 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
         return self._variants.get(which, self)
 
 
-class QueueSteps(WaitingSteps):
-    """A contender's steps, one thread at a time.
+class Contender(WaitingSteps):
+    """The steps of one waiter, one thread at a time.
 
-    A cancelled task leaves its request running in a thread: `give_up` waits for that one.
+    A cancelled task leaves its request running in a thread: `give_up` waits for that one, and a request that
+    is sent later does nothing.
+
+    Attributes:
+        key, owner, ttl: what is wanted.
+        asked: a request that may have enqueued it has been sent.
+        hold: what it surely created itself, and is granted when its turn comes.
     """
 
     unsettled: bool
 
     def __init__(self, backend: QueueBackend, key: str, owner: str, ttl: float) -> None:
         super().__init__()
-        self._backend, self._contender = backend, Contender(key, owner, ttl, self.wake)
+        self._backend, self.key, self.owner, self.ttl = backend, key, owner, ttl
+        self.asked = False
+        self.hold: LocalLease | None = None
+        self._mutex, self._left = threading.Lock(), False
+
+    def __call__(self, _event: object = None) -> None:
+        """Wake the waiter: a contender serves as the engine's callback."""
+        self.wake()
 
     def ask(self, *, queue: bool) -> Outcome:
-        contender = self._contender
-        with contender.mutex:
-            if contender.left:
-                raise LockError(f"the waiter in the queue of {contender.key!r} was given up")
-            return self._backend.enqueue(contender, queue=queue)
+        with self._mutex:
+            if self._left:
+                raise LockError(f"the waiter in the queue of {self.key!r} was given up")
+            return self._backend.enqueue(self, queue=queue)
 
     def give_up(self) -> None:
-        """Cancel the contender; an entry whose end isn't heard outlives a break of the connection, and would
-        have its turn.
+        """Take its entry away, whether it waits or holds; one whose end isn't heard outlives a break of the
+        connection, and would have its turn.
         """
-        with self._contender.mutex:
-            self._contender.left = True
+        with self._mutex:
+            self._left = True
             try:
-                self._backend.dequeue(self._contender)
+                self._backend.release(self.key, self.owner)
             except LockError:
                 self.unsettled = True
 
     def pause(self) -> float:
-        return self._backend.poll_interval(self._contender)
+        return self._backend.poll_interval(self)
 
 
-class QueueThreadWaiter(QueueSteps, WokenThread):
+class QueueThreadWaiter(Contender, WokenThread):
     """A thread in the queue."""
 
 
-class QueueTaskWaiter(QueueSteps, WokenTask):
+class QueueTaskWaiter(Contender, WokenTask):
     """A task in the queue."""

@@ -8,10 +8,10 @@ question that was answered: the rest is room for a follower that passes on late 
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from operator import methodcaller
 from typing import Any, Final, TypeVar
 
@@ -47,8 +47,6 @@ DROPPED: Final = (
     errors.ConnectionLoss, errors.ConnectionClosedError, errors.SessionExpiredError, errors.SessionMovedError,
     errors.OperationTimeoutError,
 )  # fmt: skip
-
-logger = logging.getLogger(__name__)
 
 LOOK_AGAIN: Final = 0.5
 """Seconds after which who waits for a connection looks whether kazoo has given up, and starts again."""
@@ -112,7 +110,9 @@ class Session:
         # kazoo gives each server it knows its share of the session to answer a connect. A single one that
         # never does, as may happen while it starts, would cost the session and all its holds: hence thrice.
         known = ",".join([hosts] * 3) if self.alone else hosts
-        retry = _reconnecting(options.get("handler"))
+        # A lost connection is looked for without end, by the handler's own sleep, as kazoo insists.
+        sleep = (options.get("handler") or SequentialThreadingHandler).sleep_func
+        retry = {"max_tries": -1, "max_delay": RECONNECT_PAUSE, "sleep_func": sleep}
         own = {"hosts": known, "timeout": session_timeout, "connection_retry": retry}
         self._arguments: dict[str, Any] = {**own, **options}
         self.reset()
@@ -258,24 +258,17 @@ class Session:
         client, session, sent = self._client, self.number, now()
         if client is None or not session:
             return
-        try:
-            client.sync_async("/").rawlink(lambda result: self._heard(result, session, sent))
-        except errors.KazooException:
-            logger.debug("the session with %s has no connection", self.hosts)
 
-    def _heard(self, result: Any, session: int, sent: float) -> None:
-        if result.successful():
-            self.confirm(session, sent)
+        def heard(result: Any) -> None:
+            if result.successful():
+                self.confirm(session, sent)
+
+        with suppress(errors.KazooException):  # there is no connection
+            client.sync_async("/").rawlink(heard)
 
     def pause(self) -> float:
         """Return the seconds between two beats."""
         return self._length() / BEATS
-
-
-def _reconnecting(handler: Any) -> dict[str, Any]:
-    """Return how to look for a lost connection: without end, by the handler's own sleep, as kazoo insists."""
-    sleep = (handler or SequentialThreadingHandler).sleep_func
-    return {"max_tries": -1, "max_delay": RECONNECT_PAUSE, "sleep_func": sleep}
 
 
 def request(verb: str, *arguments: Any, **options: Any) -> Request:

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,7 +14,6 @@ from locking.backends.etcd import watches
 from locking.backends.etcd.client import NOT_FOUND, Client, Refused
 from locking.backends.etcd.watches import WatchManager
 from locking.backends.lease_expirer import LocalLease
-from locking.backends.queue.backend import Contender
 from locking.core.handler import locks
 from locking.testing.contract.base import begin, until
 from locking.utils.clock import now
@@ -111,9 +111,16 @@ def test_a_release_that_does_not_wait_for_an_extension_is_found_out(server):
     assert server.is_locked
 
 
+class Waiter:
+    """What a watch wakes."""
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self.wake = wake
+
+
 def register(manager, woken, name, revision):
     """Have a waiter watch, which has read the queue at this revision."""
-    contender = Contender("key", name, 30.0, wake=lambda: woken.append(name))
+    contender: Any = Waiter(lambda: woken.append(name))
     manager.register("locks/key/", contender, frozenset({NODE}), revision)
 
 
@@ -152,7 +159,7 @@ def test_a_watch_that_says_nothing_wakes_its_waiters_after_a_while(monkeypatch, 
     with socket.create_server(("127.0.0.1", 0)) as door:
         client = Client("a", [f"http://127.0.0.1:{door.getsockname()[1]}"], PATIENCE, {})
         manager, woken = WatchManager(client), threading.Event()
-        contender = Contender("key", "owner", 30.0, wake=woken.set)
+        contender: Any = Waiter(woken.set)
         manager.register("locks/key/", contender, frozenset({NODE}), 1)
         with door.accept()[0] as member:
             member.sendall(answer)
