@@ -21,7 +21,7 @@ from locking.utils.logs import log_rarely
 logger = logging.getLogger(__name__)
 
 RETRY_PAUSE: Final = 0.5
-"""Seconds until an end that the engine didn't hear is sent again."""
+"""Seconds until an end that the engine didn't hear, or that waits for a request under way, is tried again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +35,6 @@ class LocalLease:
         session: the engine's session or lease that it depends on.
         length: seconds that the engine's lease lasts without renewal, where it has one.
         permits: of a semaphore, as many as its entry says.
-        prolonging: requests under way that may move the deadline.
         over: it has ended, though the engine may not have heard yet.
         mutex: the requests about this hold are sent one after the other.
     """
@@ -46,7 +45,6 @@ class LocalLease:
     session: int = 0
     length: int = 0
     permits: int = 0
-    prolonging: int = field(default=0, init=False)
     over: bool = field(default=False, init=False)
     mutex: threading.Lock = field(default_factory=threading.Lock, init=False)
 
@@ -105,49 +103,48 @@ class LeaseExpirer:
         Args:
             ask: extends it on the engine to the seconds that it is given; one at a time per hold.
         """
-        with self._mutex:
-            hold = self.get(key, owner)
-            if hold is None:
-                return False
-            hold.prolonging += 1  # it doesn't end while the engine is asked
+        hold = self.get(key, owner)
+        if hold is None:
+            return False
         try:
             with hold.mutex:
                 sent = now()
                 seconds = ttl if exactly else max(ttl, hold.deadline - sent)
-                held = ask(hold, seconds)
+                held = not hold.over and ask(hold, seconds)
                 if held:  # before the next one compares
                     hold.deadline = sent + seconds
         finally:
-            with self._mutex:
-                hold.prolonging -= 1
             self._worker.wake()
-        if not held:
+        if not held and not hold.over:
             self.discard(key, owner, hold)
         return held
 
     def _step(self) -> float:
         """Ask for the session if it is time, end what is due, and return when to look again."""
-        if now() >= self._beat_at and len(self):
+        with self._mutex:
+            holds = list(self._holds.items())
+        if holds and now() >= self._beat_at:
             self._beat_at = now() + self._pause()
             self._beat()
+        for at, hold in holds:
+            # It doesn't end while a request about it is under way, whose end wakes the thread.
+            if hold.deadline <= now() and hold.mutex.acquire(blocking=False):
+                try:
+                    if hold.deadline <= now():  # it wasn't extended just now
+                        self._finish(*at, hold)
+                finally:
+                    hold.mutex.release()
         with self._mutex:
-            due = [
-                (*at, hold)
-                for at, hold in self._holds.items()
-                if hold.deadline <= now() and not hold.prolonging
-            ]
-            for _, _, hold in due:
-                hold.over = True
-        for key, owner, hold in due:
-            try:
-                self._end(key, hold)
-            except Exception as error:  # one that can't be ended must not keep the others from their end
-                message = "ending the lease of %r failed (%r); it is tried again"
-                log_rarely(logger, logging.WARNING, ("end", key), message, key, error)
-                hold.deadline = now() + RETRY_PAUSE
-            else:
-                self.discard(key, owner, hold)
-        with self._mutex:
-            # One that is overdue waits for a request under way, whose end wakes the thread.
-            moments = [hold.deadline for hold in self._holds.values() if not hold.prolonging]
-            return min([*moments, self._beat_at]) if self._holds else math.inf
+            again = now() + RETRY_PAUSE
+            moments = [hold.deadline if hold.deadline > now() else again for hold in self._holds.values()]
+        return min([*moments, self._beat_at]) if moments else math.inf
+
+    def _finish(self, key: str, owner: str, hold: LocalLease) -> None:
+        hold.over = True
+        try:
+            self._end(key, hold)
+        except Exception as error:  # one that can't be ended must not keep the others from their end
+            message = "ending the lease of %r failed (%r); it is tried again"
+            log_rarely(logger, logging.WARNING, ("end", key), message, key, error)
+        else:
+            self.discard(key, owner, hold)

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 import requests
@@ -113,29 +114,35 @@ class Cluster:
         return True
 
 
-class Unlocked:
-    """A mutex that lets every thread pass."""
+class Counted:
+    """A mutex that counts who wants it."""
 
-    def locked(self):
-        """Say no."""
-        return False
+    def __init__(self, mutex):
+        self._mutex, self.wanted = mutex, 0
 
     def __enter__(self):
-        """Pass."""
+        self.wanted += 1
+        self._mutex.__enter__()
 
     def __exit__(self, *error):
-        """Pass."""
+        self._mutex.__exit__(*error)
 
 
-def extended_twice(hold, monkeypatch):
+def extended_twice(mutex, monkeypatch):
     """Extend one hold from two threads, the second beginning while the first puts another lease there."""
     backend, cluster = EtcdBackend(read_alias("a", {"LOCATION": MEMBERS})), Cluster()
+    hold = LocalLease("n", 1, now() + 10, session=1, length=10)
+    monkeypatch.setattr(hold, "mutex", turns := Counted(mutex))
     backend._holds.add("k", "o", hold)
-    rewritten = threading.Event()
+    is_asked, rewritten = threading.Event(), threading.Event()
 
     def grant(lease, ttl):
         cluster.alive.add(lease)
-        until(lambda: hold.prolonging == 2 and (hold.mutex.locked() or cluster.renewals == 2), PATIENCE)
+        is_asked.set()
+        until(
+            lambda: turns.wanted == 2 and (not isinstance(mutex, nullcontext) or cluster.renewals == 2),
+            PATIENCE,
+        )
 
     def rewrite(hold, owner, ttl, lease):
         if lease == 1:
@@ -149,7 +156,7 @@ def extended_twice(hold, monkeypatch):
     monkeypatch.setattr(backend, "_rewritten", rewrite)
     with ThreadPoolExecutor(2) as pool:
         longer = pool.submit(backend.extend, "k", "o", 60.0)
-        until(lambda: hold.prolonging == 1, PATIENCE)
+        assert is_asked.wait(PATIENCE)
         shorter = pool.submit(backend.extend, "k", "o", 5.0)
         longer.result(PATIENCE)
         shorter.result(PATIENCE)
@@ -159,15 +166,13 @@ def extended_twice(hold, monkeypatch):
 
 def test_extensions_of_one_etcd_hold_leave_the_key_in_place(monkeypatch):
     """Two extensions at once, one of which needs a longer lease, leave the key bound to a living lease."""
-    cluster = extended_twice(LocalLease("n", 1, now() + 10, session=1, length=10), monkeypatch)
+    cluster = extended_twice(threading.Lock(), monkeypatch)
     assert cluster.bound_to in cluster.alive
 
 
 def test_without_turns_the_key_of_an_etcd_hold_is_deleted(monkeypatch):
     """The mutant of the test above: the key is bound to a lease that was revoked, or gone."""
-    hold = LocalLease("n", 1, now() + 10, session=1, length=10)
-    monkeypatch.setattr(hold, "mutex", Unlocked())
-    cluster = extended_twice(hold, monkeypatch)
+    cluster = extended_twice(nullcontext(), monkeypatch)
     assert cluster.bound_to not in cluster.alive
 
 
