@@ -76,11 +76,14 @@ class ConnectionPool:
         self.using, self.owner = using, owner
         self._timeout, self._ready, self._size = timeout, ready, size
         self._idle: deque[BaseDatabaseWrapper] = deque()
-        self._reset()
+        self.forget()
         finalize(self, close_all, self._idle)
         after_fork(self.forget)
 
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """Drop the idle ones without a word to the server: after a fork they are the parent process's."""
+        abandon(self._idle)
+        self._idle.clear()
         # Reentrant: a signal handler may release a lock while its thread is in here.
         self._changed = threading.Condition(threading.RLock())
         # Weak: a permit that is lost to an exception from a signal handler is free again.
@@ -90,12 +93,6 @@ class ConnectionPool:
     def vendor(self) -> str:
         """Return the engine's name, without a query."""
         return connections[self.using].vendor
-
-    def forget(self) -> None:
-        """Drop the idle ones without a word to the server: they are the parent process's."""
-        abandon(self._idle)
-        self._idle.clear()
-        self._reset()
 
     def run(self, step: Callable[[Any, int], T], *, patience: float | None = None) -> T:
         """Return what `step` makes of a cursor and the number of the attempt.

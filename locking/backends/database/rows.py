@@ -93,11 +93,9 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
             row, attempt = self._pool.run(
                 lambda cursor, attempt: (self._take(cursor, asked), attempt), patience=0.0
             )
-        except NoConnection as error:  # a waiter asks again while its time lasts
-            return Busy(outage=error)
         except BackendUnavailable as error:
-            if "database is locked" in str(error):  # SQLite: another connection writes; nothing was done
-                return Busy(outage=error)
+            if isinstance(error, NoConnection) or "database is locked" in str(error):  # SQLite's, by a writer
+                return Busy(outage=error)  # nothing was done: a waiter asks again while its time lasts
             raise
         if now() >= self._next_sweep:
             self._next_sweep = now() + SWEEP_EVERY
@@ -150,24 +148,20 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
 
         It passes over a row that another transaction has locked: waiting for one would keep all the others.
         """
+        rows = [(self._id(key), owner) for key, owner, _ in leases]
         extended = set[tuple[str, str]]()
         if "extend_many" in self.sql and leases:
-            of_row = {(self._id(key), owner): (key, owner) for key, owner, _ in leases}
-            asked = {
-                "ids": [self._id(key) for key, _, _ in leases],
-                "owners": [owner for _, owner, _ in leases],
-                "ttls": [microseconds(ttl) for _, _, ttl in leases],
-            }
-            extended = {of_row[row] for row in self._pool.fetch(self.sql["extend_many"], asked)}
-        rest = [lease for lease in leases if lease[:2] not in extended]
+            ids, owners = map(list, zip(*rows, strict=True))
+            asked = {"ids": ids, "owners": owners, "ttls": [microseconds(ttl) for *_, ttl in leases]}
+            extended.update(self._pool.fetch(self.sql["extend_many"], asked))
+        rest = [lease for lease, row in zip(leases, rows, strict=True) if row not in extended]
         try:
-            answers = super().extend_many(rest)
+            answers = iter(super().extend_many(rest))
         except BackendUnavailable:
             if not extended:
                 raise
-            answers = [None] * len(rest)
-        of_rest = dict(zip(rest, answers, strict=True))
-        return [of_rest.get(lease, True) for lease in leases]
+            answers = iter([None] * len(rest))
+        return [True if row in extended else next(answers) for row in rows]
 
     def release(self, key: str, owner: str) -> bool:
         return self._change("release", key, owner)
