@@ -84,7 +84,10 @@ class EtcdBackend(QueueBackend):
         The queue is read after this, and is only believed if this went well: etcd 3.4.3's own lock was
         granted to leases that had ended in the queue. Source: Jepsen, "etcd 3.4.3", 2020.
         """
-        return self._client.renew(lease_of(self._folder(contender.key), contender.owner))
+        if self._client.renew(lease_of(self._folder(contender.key), contender.owner)):
+            return True
+        contender.hold = None
+        return False
 
     def _create(self, folder: str, contender: Contender) -> Queue:
         lease, ttl = lease_of(folder, contender.owner), contender.ttl

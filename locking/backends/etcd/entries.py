@@ -32,8 +32,9 @@ def decoded(text: str) -> str:
 
 def below(prefix: str) -> dict[str, Any]:
     """Return the range of all keys that begin with `prefix`, the oldest first, as the gateway wants it."""
-    end = prefix[:-1] + chr(ord(prefix[-1]) + 1)  # the prefix ends with `/`
-    return {"key": encoded(prefix), "range_end": encoded(end)}
+    raw = prefix.encode()
+    end = raw[:-1] + bytes([raw[-1] + 1])  # no UTF-8 ends with 0xFF
+    return {"key": encoded(prefix), "range_end": b64encode(end).decode()}
 
 
 def lease_of(folder: str, owner: str) -> int:

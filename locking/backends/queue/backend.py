@@ -182,7 +182,7 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
         return entries
 
     def _keep(self, contender: Contender) -> bool:
-        """Keep a waiting contender's entry alive; False when it has ended."""
+        """Keep a contender's entry alive; False when it has ended, and the contender's `hold` with it."""
         return True
 
     def _forestall(self, key: str, owner: str) -> bool:
@@ -230,7 +230,7 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
     def _queued(self, contender: Contender, queue: bool) -> Line:
         """Return the queue, with the contender's own entry in it if it was enqueued."""
         folder = self._folder(contender.key)
-        if not queue or (contender.asked and self._keep(contender)):
+        if (contender.asked and self._keep(contender)) or not queue:
             line = self._read(folder, contender)
             mine = self._entry_of(line, contender.owner)
             if mine is not None or not (queue or admits(line, self.kind, self.permits)):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.test.utils import override_settings
 
-from locking.backends.base import Grant
+from locking.backends.base import Busy, Grant
 from locking.backends.etcd import watches
 from locking.backends.etcd.client import NOT_FOUND, Client, Refused
 from locking.backends.etcd.watches import WatchManager
@@ -263,6 +263,25 @@ def test_the_process_that_was_first_releases_what_the_second_has(two_processes):
     assert queued.release("key", "owner")
     assert server.under_the_key() == []
     assert not queued.release("key", "owner")
+
+
+def test_a_waiter_renews_its_lease_before_its_last_look_at_the_queue(two_processes, monkeypatch):
+    """A lease that is about to end, and isn't renewed, would be granted for longer than it lasts."""
+    holder, backend, server = two_processes
+    monkeypatch.setattr(backend._watches, "register", lambda *watched: None)
+    holder.try_acquire("key", "owner", 5.0)
+    waiter, paths = backend.waiter("key", "waiter", 5.0), list[str]()
+    assert isinstance(waiter.try_acquire(queue=True), Busy)
+    holder.release("key", "owner")
+
+    def ask(path, **body):
+        paths.append(path)
+        return server.ask(path, **body)
+
+    monkeypatch.setattr(backend._client, "ask", ask)
+    assert isinstance(waiter.try_acquire(queue=False), Grant)
+    assert paths == ["/lease/keepalive", "/kv/range"]
+    waiter.leave()
 
 
 def test_a_lease_that_two_processes_share_is_found_out(two_processes, monkeypatch):
