@@ -197,6 +197,7 @@ class Order(Answer):
     """An order."""
 
     id: Id
+    number: Annotated[str, Field(description="what people call it; it is no secret")]
     state: OrderState
     total: Money
     currency: Currency
