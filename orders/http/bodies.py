@@ -85,6 +85,8 @@ class Line(RequestBody):
 
 
 class _WithLines(RequestBody):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"lines": [{"sku": "mug", "quantity": 1}]}]})
+
     lines: Annotated[
         list[Line],
         Field(min_length=1, max_length=MAX_LINES, description=f"an array of 1 to {MAX_LINES} lines"),
