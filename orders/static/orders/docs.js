@@ -20,7 +20,7 @@ const LACKING = {
   ".copy-to-clipboard button": { "aria-label": gettext("Copy") },
   ".close-modal": { "aria-label": gettext("Close") },
   ".body-param__text": { "aria-label": gettext("Body of the request") },
-  "pre": { tabindex: "0" },
+  "pre, .responses-inner": { tabindex: "0" },
   ".responses-table": { role: "table" },
 };
 

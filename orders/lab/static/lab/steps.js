@@ -154,9 +154,9 @@ function showRing(state) {
 
 function showTile(state) {
   const many = state.products.length > 1;
-  const others = state.products.slice(1).map(({ left }, at) => [make("span", { className: "tile-label", textContent: PRODUCTS()[at + 1] }), " ", make("strong", { textContent: left })]);
+  const others = state.products.slice(1).map(({ left }, at) => make("span", { className: "tile-other" }, make("span", { className: "tile-label", textContent: PRODUCTS()[at + 1] }), " ", make("strong", { textContent: left })));
   byId("tile-name").textContent = many ? PRODUCTS()[0] : gettext("stock");
-  byId("tile-others").replaceChildren(...others.flat());
+  byId("tile-others").replaceChildren(...others);
   byId("tile-stock").textContent = state.left;
   byId("tile").classList.toggle("bad", state.sold > state.initial);
   byId("totals").textContent = figures(state.sold, state.initial, state.left).join(" · ");
