@@ -27,8 +27,8 @@ CREATED: Final = 201
 
 _MOMENT = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')"""
 
-# Rows come as JSON: one parameter each however many they are. The database dates an order, as it decides
-# whether it is overdue. An order that can't be written as it is wanted is left out, and explained afterwards.
+# Rows come as JSON: one parameter each however many they are. The database dates and numbers an order: it
+# decides whether it is overdue. An order that can't be written as wanted is left out, and explained later.
 _WRITE = f"""
 WITH wanted AS (
     SELECT *, created_at + pay_within * interval '1 second' AS pay_by
@@ -42,7 +42,8 @@ line AS (
            SELECT id AS product_id, name, price, currency, active, customer_limit
              FROM orders_product WHERE sku = wish.sku LIMIT 1) AS product ON true),
 priced AS (
-    SELECT id, sum(price * quantity) AS total, min(currency) AS currency,
+    SELECT id, nextval('orders_order_number') AS number, sum(price * quantity) AS total,
+           min(currency) AS currency,
            json_agg(json_build_object(
                'sku', sku, 'name', name, 'quantity', quantity, 'unit_price', price::text, 'shipped', 0)
                ORDER BY sku COLLATE "C") AS lines
@@ -50,9 +51,10 @@ priced AS (
     HAVING coalesce(bool_and((active OR promised) AND (customer_limit IS NULL OR customer <> '')), false)
        AND count(product_id) = count(*) AND min(currency) = max(currency)),
 good AS (
-    SELECT wanted.*, total, currency, json_build_object(
-               'id', id, 'state', 'placed', 'total', total::text, 'currency', currency, 'strategy', strategy,
-               'customer', customer, 'created_at', {_MOMENT.format("created_at")},
+    SELECT wanted.*, number, total, currency, json_build_object(
+               'id', id, 'number', number::text, 'state', 'placed', 'total', total::text,
+               'currency', currency, 'strategy', strategy, 'customer', customer,
+               'created_at', {_MOMENT.format("created_at")},
                'pay_by', {_MOMENT.format("pay_by")}, 'lines', lines) AS body
       FROM wanted JOIN priced USING (id)
      WHERE coalesce(expected, total) = total AND coalesce(expected_currency, currency) = currency),
@@ -62,8 +64,9 @@ kept AS (
     ON CONFLICT (scope, key) DO NOTHING RETURNING order_id),
 fresh AS (SELECT * FROM good WHERE key IS NULL OR id IN (SELECT order_id FROM kept)),
 placed AS (
-    INSERT INTO orders_order (id, state, total, currency, strategy, customer, scope, pay_by, created_at)
-    SELECT id, 'placed', total, currency, strategy, customer, scope, pay_by, created_at FROM fresh),
+    INSERT INTO orders_order (id, number, state, total, currency, strategy, customer, scope, pay_by,
+                              created_at)
+    SELECT id, number, 'placed', total, currency, strategy, customer, scope, pay_by, created_at FROM fresh),
 event AS (
     INSERT INTO orders_orderevent (order_id, kind, data, created_at, due_at)
     SELECT id, 'placed', '{{}}', created_at, created_at FROM fresh),
