@@ -62,7 +62,7 @@ def _message(number: str, text: str) -> CheckMessage:
 # --- the setting ------------------------------------------------------------------------------------------
 
 
-@register("locking")
+@register("locking", "locking_live")
 def check_setting(**_: Any) -> list[CheckMessage]:
     """Check `LOCKING`, each alias by itself."""
     try:
