@@ -38,6 +38,7 @@ def test_a_hold_begins_when_it_was_granted_whatever_its_token():
     assert isinstance(store.take("a", "holder", 60.0), Grant)
     assert store.reissue_token("a", "holder", above=10**18) > 10**18
     (hold,) = store.held()
+    assert hold.since is not None
     assert begun <= hold.since <= time.time()
 
 
