@@ -127,9 +127,8 @@ class Template:
     def _text(self, value: Value, arguments: Mapping[str, object]) -> str:
         """Return a value's text, not yet encoded."""
         if value.name not in arguments and value.default is None:  # a function with `**kwargs`
-            guess = _nearest(value.name, arguments)
-            advice = f"; did you mean {self._with(value, replace(value, name=guess))}?" if guess else ""
             given = ", ".join(arguments) or "none"
+            advice = self.advice(value, arguments)
             raise LockKeyError(f"the call has no argument {value.name}; it has {given}{advice}")
         found = arguments.get(value.name)
         for attribute in value.attributes:
@@ -165,6 +164,11 @@ class Template:
             f" {self._with(value, better)}"
         )
 
+    def advice(self, value: Value, known: Iterable[str]) -> str:
+        """Return the whole key with the known name that was probably meant, or nothing."""
+        guess = _nearest(value.name, known)
+        return f"; did you mean {self._with(value, replace(value, name=guess))}?" if guess else ""
+
     def _with(self, value: Value, better: Value) -> str:
         """Return the whole key with one value replaced, ready to paste."""
         return f'"{_write([better if term is value else term for term in self.terms], quoted=self.quoted)}"'
@@ -182,9 +186,7 @@ class Template:
             if parameter is None and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
                 known = ", ".join(parameters) or "none at all"
                 reason = f"{value.name!r} is not a parameter of {function_name} (it has {known})"
-                if guess := _nearest(value.name, parameters):
-                    reason += f"; did you mean {self._with(value, replace(value, name=guess))}?"
-                raise _error(self.source, value.column, reason)
+                raise _error(self.source, value.column, reason + self.advice(value, parameters))
             if parameter and parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 reason = f"{value.name!r} has several arguments: name one parameter, or give a callable key"
                 raise _error(self.source, value.column, reason)

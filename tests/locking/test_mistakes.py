@@ -243,7 +243,7 @@ def test_a_wrong_password_is_told_as_one(login: str, settings: Any) -> None:
     [
         ("redis", "django-holdfast[redis]"),
         ("kazoo", "django-holdfast[zookeeper]"),
-        ("etcd3gw", "django-holdfast[etcd]"),
+        ("requests", "django-holdfast[etcd]"),
     ],
 )
 def test_a_missing_client_is_told_with_what_to_install(
@@ -333,6 +333,12 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (decorated(kind="reed"), ValueError, "kind='reed' must be one of"),
     (decorated(waits=3), TypeError, "did you mean wait?"),
 ]
+
+
+def test_a_hundred_mistakes_have_their_text() -> None:
+    """The table has at least a hundred rows, each with a text of its own."""
+    texts = [mistake.text for mistake in MISTAKES] + [text for *_, text in CALLS]
+    assert len(set(texts)) >= 100
 
 
 @pytest.mark.usefixtures("memory_locks")

@@ -26,7 +26,7 @@ settings.configure(
 )
 """
 
-CLIENTS = ("redis", "hiredis", "django_redis", "kazoo", "etcd3gw", "requests", "celery", "prometheus_client")
+CLIENTS = ("redis", "hiredis", "django_redis", "kazoo", "requests", "celery", "prometheus_client")
 """Libraries that only their own module loads."""
 
 ENGINES = ("redis", "memory", "database", "queue", "zookeeper", "etcd", "redlock")

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from locking.backends.base import (
     AsyncWaiter,
@@ -40,6 +40,7 @@ class Hold:
     deadline: float
     token: int
     kind: str = "lock"
+    since: float = field(default_factory=time.time)  # noqa: TID251 shown
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +140,7 @@ class Locks:
             remaining=hold.deadline - now(),
             token=hold.token,
             waiters=len(self._queues.get(key, ())),
-            since=hold.token / 1_000_000,  # minted from the clock
+            since=hold.since,
         )
 
     def leave(self, key: str, waiter: QueuedWaiter) -> None:
