@@ -277,7 +277,7 @@ def test_check_tells_a_mistake_in_the_setting(mistake: Mistake) -> None:
             assert live_checks._backend("default") == []
         else:
             with mock.patch.object(live_checks, "connections", ()):
-                assert [place for place, _ in live_checks.examine()] == [live_checks.SETTING]
+                assert [place for place, _ in live_checks.examine()] == [SETTING]
         if "default" in mistake.setting if isinstance(mistake.setting, dict) else True:
             with pytest.raises(ImproperlyConfigured, match=re.escape(mistake.text.rstrip("."))):
                 locks["default"]
