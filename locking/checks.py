@@ -189,8 +189,8 @@ def _check_key(view: Any, names: set[str]) -> Iterator[CheckMessage]:
                 text = (
                     f"{dotted_path(kind)} is locked by {template.source!r}, but a route to it has no argument"
                 )
-                advice = template.advice(value, names)
-                yield _message("E012", f"{text} {value.name!r}; it has {known}{advice}")
+                text += f" {value.name!r}; it has {known}{template.advice(value, names)}"
+                yield _message("E012", text)
 
 
 def _check_fence(function: Any) -> Iterator[CheckMessage]:

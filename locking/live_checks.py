@@ -98,7 +98,8 @@ def check_live(**_: Any) -> list[CheckMessage]:
 def examine() -> Iterator[tuple[str, Finding]]:
     """Yield what is found, well or not, and of which setting."""
     yield SETTING, _liveness()
-    yield from ((f"LOCKING[{alias!r}]", each) for alias in _aliases() for each in _backend(alias))
+    with suppress(ImproperlyConfigured):  # `locking.E001` says why
+        yield from ((f"LOCKING[{alias!r}]", each) for alias in list(locks) for each in _backend(alias))
     for alias in connections:
         yield from ((f"DATABASES[{alias!r}]", each) for each in _guarded("database", _database, alias))
 
@@ -147,14 +148,6 @@ def _liveness() -> Finding:
 
 
 # --- a backend --------------------------------------------------------------------------------------------
-
-
-def _aliases() -> list[str]:
-    """Return the aliases of `LOCKING`; none where it can't be read, as `locking.E001` says."""
-    try:
-        return list(locks)
-    except ImproperlyConfigured:
-        return []
 
 
 def _backend(alias: str) -> list[Finding]:
