@@ -243,7 +243,7 @@ def test_a_wrong_password_is_told_as_one(login: str, settings: Any) -> None:
     [
         ("redis", "django-holdfast[redis]"),
         ("kazoo", "django-holdfast[zookeeper]"),
-        ("etcd3gw", "django-holdfast[etcd]"),
+        ("requests", "django-holdfast[etcd]"),
     ],
 )
 def test_a_missing_client_is_told_with_what_to_install(
