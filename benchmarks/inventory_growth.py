@@ -156,7 +156,7 @@ def read_whole(plan: str) -> set[str]:
 
 
 def scanned(call: Callable[[], object]) -> set[str]:
-    """Return the large tables that a call, undone, has read from end to end, in functions and triggers too."""
+    """Return the large tables that a call, undone, reads whole, also in functions and triggers."""
     from django.db import connection
 
     def scans() -> dict[str, int]:
