@@ -387,7 +387,6 @@ class SingleLease(Lease):
 
     @property
     def leases(self) -> Sequence[SingleLease]:
-        """Itself."""
         return (self,)
 
     @property
