@@ -15,7 +15,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv migrate demo serve test test-all test-rest check style docs static-lab screenshots bench loadtest histories matrix wheels release stop clean lock
+.PHONY: help venv migrate demo serve test test-all test-rest check style docs static-lab recordings screenshots bench loadtest histories matrix wheels release stop clean lock
 
 help: ## say what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -81,6 +81,10 @@ docs: $(READY) ## build the documentation into build/docs, and its Chinese pages
 
 static-lab: $(READY) ## build the lab for plain web hosting into build/lab: recorded races, puzzles, your own strategy
 	@$(RUN) manage.py build_static_lab build/lab
+
+recordings: migrate ## record the races and steps that the lab shows without a server, anew (a quarter of an hour)
+	@$(RUN) manage.py record_races
+	@$(RUN) manage.py record_steps
 
 screenshots: $(READY) ## take the screenshots of the documentation from the running shop, in light and dark
 	@HOLDFAST_SCREENSHOTS=docs/images $(RUN) -m pytest tests/browser -m screenshots

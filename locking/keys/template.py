@@ -280,7 +280,6 @@ def _format_terms(source: str) -> list[str | Value]:
 
 
 def _read_value(inside: str, column: int) -> Value:
-    """Read what is between the brackets of a value."""
     match = VALUE.fullmatch(inside)
     if match is None:
         raise _Mistake(column, NO_VALUE)
@@ -313,7 +312,6 @@ def _separating_mark(before: str | Value, term: str | Value, after: str | Value)
 
 
 def _write(terms: Sequence[str | Value], *, quoted: bool) -> str:
-    """Write a key in one of the two styles."""
     texts = (f'"{t}"' if "'" in t else f"'{t}'" if quoted else t for t in terms if isinstance(t, str))
     written = [next(texts) if isinstance(t, str) else t.write(quoted=quoted) for t in terms]
     return ("+" if quoted else "").join(written)

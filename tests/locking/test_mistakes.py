@@ -272,6 +272,7 @@ def test_check_tells_a_mistake_in_the_setting(mistake: Mistake) -> None:
     with override_settings(LOCKING=mistake.setting, CACHES=CACHES):
         (message,) = check_setting()
         assert mistake.text in message.msg
+        assert all(live_checks._backend(each) == [] for each in live_checks._aliases() if each == "default")
         if "default" in mistake.setting if isinstance(mistake.setting, dict) else True:
             with pytest.raises(ImproperlyConfigured, match=re.escape(mistake.text.rstrip("."))):
                 locks["default"]

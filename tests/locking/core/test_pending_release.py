@@ -34,7 +34,7 @@ def fail(*args):
 
 def retrier_threads():
     """The release_retrier's threads in this process."""
-    return [thread for thread in threading.enumerate() if thread.name == "locking-tidy-releases"]
+    return [thread for thread in threading.enumerate() if thread.name == "locking-tidy"]
 
 
 @pytest.fixture

@@ -604,7 +604,7 @@ def check_a_wait_that_is_over(engine, start, monkeypatch, looks):
     until(lambda: engine.holder("shop:b"))
     start(a_around_b, has_b, release_a)
     until(lambda: any(wait.published for wait in list(WAITS.values())))
-    heartbeat.reporter._worker.stop()  # no further heartbeat tells that the wait is over
+    heartbeat.reporter.running = False  # no further heartbeat tells that the wait is over
     monkeypatch.setattr(heartbeat.HeartbeatPublisher, "start", lambda _: None)
     monkeypatch.setattr(heartbeat.HeartbeatPublisher, "publish_by", lambda *_: None)
     release_b.set()
