@@ -35,6 +35,7 @@ from locking.checks import check_setting
 from locking.core import handler
 from locking.core.handler import InvalidLockBackend, locks
 from locking.core.holders import description
+from locking.liveness.files import SETTING
 from tests.locking.support.helpers import elsewhere
 from tests.private_redis import private_redis
 from tests.support.processes import until
