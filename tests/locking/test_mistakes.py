@@ -243,7 +243,7 @@ def test_a_wrong_password_is_told_as_one(login: str, settings: Any) -> None:
     [
         ("redis", "django-holdfast[redis]"),
         ("kazoo", "django-holdfast[zookeeper]"),
-        ("etcd3gw", "django-holdfast[etcd]"),
+        ("requests", "django-holdfast[etcd]"),
     ],
 )
 def test_a_missing_client_is_told_with_what_to_install(
@@ -272,6 +272,7 @@ def test_check_tells_a_mistake_in_the_setting(mistake: Mistake) -> None:
     with override_settings(LOCKING=mistake.setting, CACHES=CACHES):
         (message,) = check_setting()
         assert mistake.text in message.msg
+        assert all(live_checks._backend(each) == [] for each in live_checks._aliases() if each == "default")
         if "default" in mistake.setting if isinstance(mistake.setting, dict) else True:
             with pytest.raises(ImproperlyConfigured, match=re.escape(mistake.text.rstrip("."))):
                 locks["default"]
