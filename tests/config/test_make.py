@@ -51,6 +51,13 @@ def test_serve_has_a_relay_of_events_that_ends_with_it(make, tmp_path):
         time.sleep(0.02)
 
 
+def test_the_documentation_has_the_static_lab(make):
+    """It is written beside the pages once both languages are built."""
+    asked = make("docs")
+    assert len([line for line in asked if line.startswith("-m sphinx")]) == 2
+    assert asked[-1] == "manage.py build_static_lab build/docs/lab"
+
+
 @pytest.mark.parametrize(
     ("target", "commands"),
     [
