@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
@@ -30,19 +30,13 @@ EXTRAS: Final = {
     "redis": "django-holdfast[redis]",
     "django_redis": "django-redis",
     "kazoo": "django-holdfast[zookeeper]",
-    "etcd3gw": "django-holdfast[etcd]",
+    "requests": "django-holdfast[etcd]",
 }
 """By a module that may be missing: what to install."""
 
 
 class InvalidLockBackend(ConnectionDoesNotExist):
     """`LOCKING` has no such alias."""
-
-
-if TYPE_CHECKING:
-    Base = BaseConnectionHandler[BaseLockBackend]
-else:  # Django's class takes no parameters when it runs
-    Base = BaseConnectionHandler
 
 
 class Configured:
@@ -59,7 +53,7 @@ class Configured:
         self.building = threading.Lock()
 
 
-class LockHandler(Base):
+class LockHandler(BaseConnectionHandler):  # type: ignore[type-arg] # it takes none when it runs
     """`locks["default"]` is the backend that `LOCKING["default"]` describes."""
 
     settings_name = "LOCKING"
@@ -158,7 +152,6 @@ class LockHandler(Base):
 
 
 def _class_at(path: str) -> type[BaseLockBackend]:
-    """Import a backend's class."""
     found = import_string(path)
     if not (isinstance(found, type) and issubclass(found, BaseLockBackend)):
         raise ImproperlyConfigured(f"BACKEND={path!r} is no lock backend, but {found!r}")

@@ -86,8 +86,7 @@ DECORATED: Final[WeakSet[Callable[..., Any]]] = WeakSet()
 class LockDecorator(Protocol):
     """A decorator that leaves the type of the function as it is."""
 
-    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]:
-        """Decorate."""
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
 
 
 class SkippingDecorator(Protocol):

@@ -73,16 +73,8 @@ class ThreadConnection(protocol.Connection):
 
     def connect(self) -> None:
         self.connection.connect()
-        self.is_open = True
-        self._sock = None
-        parser: Any = getattr(self.connection, "_parser", None)
-        if (
-            hiredis
-            and hasattr(parser, "parse_error")
-            and type(self.connection).__module__.startswith("redis.")
-        ):
-            self._reader = hiredis.Reader(notEnoughData=PENDING, replyError=parser.parse_error)
-            self._sock = getattr(self.connection, "_sock", None)
+        self.is_open, self._reader = True, reader_for(self.connection)
+        self._sock = getattr(self.connection, "_sock", None) if self._reader else None
 
     def disconnect(self) -> None:
         self.is_open, self._sock = False, None
@@ -97,9 +89,9 @@ class ThreadConnection(protocol.Connection):
                 self._reader.feed(self._sock.recv(SIZE))
                 if type(reply := self._reader.gets()) is int:  # nearly always: no further call of Python's
                     return reply
-                return _unless_error(self._next() if reply is PENDING or isinstance(reply, PUSHED) else reply)
+                return unless_error(self._next() if reply is PENDING or isinstance(reply, PUSHED) else reply)
         if replies is None:
-            return _unless_error(self._next())
+            return unless_error(self._next())
         return [self._next() for _ in range(replies)]
 
     def _next(self) -> Any:
@@ -138,7 +130,7 @@ class ThreadConnection(protocol.Connection):
             return self.connection.read_response(
                 disable_decoding=True, push_request=pushed, disconnect_on_error=False
             )
-        return _unless_error(self._received() if pushed else self._next())
+        return unless_error(self._received() if pushed else self._next())
 
 
 @contextmanager
@@ -151,7 +143,16 @@ def closed_on_failure(connection: ThreadConnection) -> Iterator[None]:
         raise
 
 
-def _unless_error(reply: Any) -> Any:
+def reader_for(connection: Any) -> Any | None:
+    """Return a parser of what a connection receives; None where only redis-py itself can read it."""
+    parser: Any = getattr(connection, "_parser", None)
+    if hiredis and hasattr(parser, "parse_error") and type(connection).__module__.startswith("redis."):
+        return hiredis.Reader(notEnoughData=PENDING, replyError=parser.parse_error)
+    return None
+
+
+def unless_error(reply: Any) -> Any:
+    """Return a reply, or raise the error that it is."""
     if isinstance(reply, RedisError):
         raise reply
     return reply

@@ -1,5 +1,6 @@
 """Pending releases are released, by a thread that delays no renewal."""
 
+import asyncio
 import threading
 from functools import partial
 from unittest import mock
@@ -34,7 +35,7 @@ def fail(*args):
 
 def retrier_threads():
     """The release_retrier's threads in this process."""
-    return [thread for thread in threading.enumerate() if thread.name == "locking-tidy-releases"]
+    return [thread for thread in threading.enumerate() if thread.name == "locking-tidy"]
 
 
 @pytest.fixture
@@ -146,6 +147,8 @@ def test_cleared_releases_are_not_retried(monkeypatch):
 
 def test_a_surprise_ends_neither_the_thread_nor_the_other_pending_releases(monkeypatch, caplog):
     """An error that no backend should raise is logged; the pending beside it is released all the same."""
+    monkeypatch.setattr("locking.core.pending_release.CONFIRM_PAUSE", 0.01)
+    monkeypatch.setattr("locking.core.pending_release.RETRY_PAUSE", 0.02)
     backend, owner = locks["default"], new_owner()
     release = backend.release
     monkeypatch.setattr(backend, "release", lambda key, owner: 1 / 0 if key == "odd" else release(key, owner))
@@ -249,3 +252,36 @@ def test_the_release_of_a_given_owner_is_not_retried(monkeypatch):
     monkeypatch.setattr(release_retrier, "schedule", schedule)
     release_unanswered(monkeypatch, lambda lock: lock.act_as(new_owner()))
     schedule.assert_not_called()
+
+
+async def cancel_during_release(monkeypatch):
+    """Cancel a task whose release is under way, and is never answered there."""
+    begun = asyncio.Event()
+
+    async def hang(key, owner):
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def hold():
+        async with get_lock("a", ttl=600):
+            pass
+
+    monkeypatch.setattr(locks["default"], "arelease", hang)
+    task = asyncio.create_task(hold())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_release_that_is_cancelled_is_retried(monkeypatch):
+    """A task that is cancelled while it releases leaves no lock taken for the rest of its lease."""
+    await cancel_during_release(monkeypatch)
+    await asyncio.to_thread(until, lambda: locks["default"].holder("a") is None, PATIENCE)
+
+
+async def test_without_the_retry_a_cancelled_release_leaves_the_lock_taken(monkeypatch):
+    """The mutant of the test above."""
+    monkeypatch.setattr(release_retrier, "schedule", mock.Mock())
+    await cancel_during_release(monkeypatch)
+    assert locks["default"].holder("a") is not None

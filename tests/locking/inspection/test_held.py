@@ -289,6 +289,16 @@ def test_extending_keeps_others_out_for_longer(each_backend):
             extend_held(holds_of("a")[0], 5)
 
 
+def test_extending_from_an_old_row_shortens_nothing(each_backend):
+    """The holder extended its lease after the list was read, and counts on that."""
+    with get_lock("a", ttl=5) as lease:
+        (hold,) = holds_of("a")
+        lease.extend(100)
+        extend_held(hold, 20)
+        left: Any = holds_of("a")[0].remaining
+        assert left > 90
+
+
 @pytest.mark.parametrize("kind", ["lock", "semaphore"])
 def test_contended_locks_come_first_whatever_their_age(settings, redis_database, kind):
     """A page of one row has the contended lock in addition, once; filters count here, too."""
@@ -331,6 +341,16 @@ def test_an_exact_name_is_found_beyond_what_a_search_looks_at(beyond_the_search)
     assert not page.searched_all
     assert held_locks(search="order:3", prefix="other").rows == []
     assert len(held_locks(search="order:").rows) == 2
+
+
+def test_an_exact_name_comes_first_and_once(each_backend):
+    """Older locks whose names have the text, too, come after it."""
+    leases = [get_lock(name).acquire() for name in ("order:30", "order:3", "order:31")]
+    page = held_locks(search="order:3")
+    assert sorted(row.name for row in page.rows) == ["order:3", "order:30", "order:31"]
+    assert (page.rows[0].name, page.total, page.searched_all) == ("order:3", 3, True)
+    for lease in leases:
+        lease.release()
 
 
 def test_a_page_that_lacks_a_backend_is_not_complete(backend_down):

@@ -299,7 +299,8 @@ def test_a_flushed_script_cache_is_transparent_to_tasks(own_redis, locks_on):
 
 def test_a_flushed_server_loses_leases_and_the_watchdog_notices(own_redis, locks_on, monkeypatch):
     """After FLUSHALL the lock is lost, reported once, and not brought back by a renewal."""
-    _fast_watchdog(monkeypatch, lease=2.0)
+    _fast_watchdog(monkeypatch, lease=60.0)
+    monkeypatch.setattr("locking.core.lease.RENEW_AFTER", 0.02 / 60)
     locks_on(own_redis.url)
     reported: list[Lease] = []
     with pytest.raises(LockLost, match="lost"), get_lock("a", on_lost=reported.append) as lease:
