@@ -80,8 +80,8 @@ class AsyncConnection(protocol.Connection):
     more than the request. They take the shortest way to its streams, as `ThreadConnection` to its socket.
     """
 
-    def __init__(self, pool: ConnectionPool) -> None:
-        self.connection, self._pool = connection_like(pool), pool
+    def __init__(self, pool: ConnectionPool, find: Callable[[], Awaitable[Any]] | None = None) -> None:
+        self.connection, self._find = connection_like(pool), find
         self._timeout = pool.connection_kwargs.get("socket_timeout") or DEFAULT_TIMEOUT
         self._reader: Any = None
         self._streams: Any = None
@@ -90,10 +90,9 @@ class AsyncConnection(protocol.Connection):
         self._timer: asyncio.TimerHandle | None = None
 
     async def connect(self) -> None:
-        """See the base class; a thread asks the Sentinels, each for as long as its own limit."""
-        if isinstance(self._pool, SentinelConnectionPool):
-            found = await asyncio.to_thread(self._pool.get_master_address)
-            self.connection.host, self.connection.port = found
+        """See the base class; finding a service's master takes as long as its Sentinels' own limits."""
+        if self._find is not None:
+            self.connection.host, self.connection.port = await self._find()
         await in_time(self.connection.connect(), self._timeout)
         self._streams = [getattr(self.connection, name, None) for name in ("_reader", "_writer")]
         self._reader = reader_for(self.connection) if all(self._streams) else None
@@ -191,9 +190,25 @@ class AsyncTransport(protocol.Transport):
     sleep = staticmethod(asyncio.sleep)
 
     def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
-        super().__init__(partial(AsyncConnection, pool), verbs)
+        find = self._master if isinstance(pool, SentinelConnectionPool) else None
+        super().__init__(partial(AsyncConnection, pool, find), verbs)
+        self._pool: Any = pool
+        self._asked: asyncio.Future[Any] | None = None
         self._reader: PubSubReader | None = None
         self._opening = asyncio.Lock()
+
+    async def _master(self) -> Any:
+        """Ask the Sentinels in a thread; tasks that want to know at the same time share the answer."""
+        if self._asked is None:
+            loop = asyncio.get_running_loop()
+            self._asked = loop.run_in_executor(None, self._pool.get_master_address)
+            self._asked.add_done_callback(self._forget_answer)
+        return await asyncio.shield(self._asked)
+
+    def _forget_answer(self, asked: asyncio.Future[Any]) -> None:
+        self._asked = None
+        if not asked.cancelled():
+            asked.exception()  # the tasks may be gone by now
 
     def idle_subscription(self, owner: str) -> AsyncSubscription | None:
         if self._reader is None or self._reader.is_closed:

@@ -1,7 +1,8 @@
-"""Threads that look for a master at the same time lose no Sentinel over it; tasks ask in threads."""
+"""Threads that look for a master at the same time lose no Sentinel over it; tasks ask in a thread."""
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Event
 from typing import Any
 from unittest import mock
 from unittest.mock import Mock
@@ -9,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 from redis.connection import ConnectionPool, SSLConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.sentinel import SentinelManagedSSLConnection
+from redis.sentinel import SentinelConnectionPool, SentinelManagedSSLConnection
 
 from locking.backends.redis import async_transport
 from locking.backends.redis.topology import Sentinels
@@ -50,3 +51,19 @@ def test_two_threads_that_ask_at_once_keep_every_sentinel():
         found = list(pool.map(sentinels.discover_master, ["shop"] * 2))
     assert found == [("::1", 1)] * 2
     assert sentinels.sentinels == [up, down]
+
+
+def test_tasks_that_ask_at_once_share_the_answer():
+    """One thread asks for all of them, however many connect: a Sentinel that hangs takes no other thread."""
+    go = Event()
+    ask = Mock(side_effect=lambda: go.wait(20) and ("::1", 1))
+    transport = async_transport.AsyncTransport(Mock(spec=SentinelConnectionPool, get_master_address=ask))
+
+    async def scenario():
+        tasks = [asyncio.create_task(transport._master()) for _ in range(2)]
+        await asyncio.sleep(0)
+        go.set()
+        assert await asyncio.gather(*tasks) == [("::1", 1)] * 2
+
+    asyncio.run(scenario())
+    assert ask.call_count == 1
