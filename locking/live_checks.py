@@ -1,7 +1,6 @@
 """What the servers and databases say: `manage.py check --tag locking_live`, the one check that asks them.
 
-What is wrong becomes a message; what is well goes to the log, with its figures. It leaves
-nothing behind: the one lock that it takes is released again. The page *System checks* explains every id.
+What is wrong becomes a message, what is well goes to the log; the one lock that it takes is released.
 """
 
 from __future__ import annotations
