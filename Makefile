@@ -73,16 +73,17 @@ loadtest: $(READY) ## load, kill and flush the served shop under each sound stra
 histories: $(READY) ## run locks on hosts whose network splits, judge what clients saw (root; LONG=1: an hour)
 	@$(RUN) -m histories.run --json build/histories.json $(if $(LONG),--seconds 20,--seconds 7 --nemeses leader-cut-off,frozen-client)
 
-docs: $(READY) ## build the documentation into build/docs, and its Chinese pages into build/docs-zh
+docs: $(READY) ## build the documentation into build/docs, its lab beside it, and its Chinese pages into build/docs-zh
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt
 	@$(RUN) -m sphinx -q -W -b html -D language=zh_CN docs build/docs-zh & chinese=$$!; \
 	$(RUN) -m sphinx -q -W -b html docs build/docs && wait $$chinese || { wait $$chinese; exit 1; }
-	@echo "build/docs/index.html build/docs-zh/index.html"
+	@$(RUN) manage.py build_static_lab build/docs/lab >/dev/null
+	@echo "build/docs/index.html build/docs-zh/index.html build/docs/lab/index.html"
 
 static-lab: $(READY) ## build the lab for plain web hosting into build/lab: recorded races, puzzles, your own strategy
 	@$(RUN) manage.py build_static_lab build/lab
 
-recordings: migrate ## record the races and steps that the lab shows without a server, anew (a quarter of an hour)
+recordings: migrate ## record again the races and steps that the lab shows without a server (a quarter of an hour)
 	@$(RUN) manage.py record_races
 	@$(RUN) manage.py record_steps
 

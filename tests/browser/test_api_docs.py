@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.looks import violations
+from tests.browser.looks import PHONE, violations
 from tests.factories import ProductFactory
 
 
@@ -33,6 +33,8 @@ def test_it_can_be_read(transactional_db, open_page, complaints, scheme):
     checkout.locator(".opblock-summary-control").click()
     expect(checkout.get_by_role("heading", name="Responses")).to_be_visible()
     assert violations(page) == []
+    page.set_viewport_size(PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     checkout.get_by_role("button", name="Try it out").click()
     checkout.get_by_role("textbox", name="Body of the request").fill("{}")
     checkout.get_by_role("button", name="Execute").click()
