@@ -189,7 +189,7 @@ def backend_of(backend: BaseLockBackend, kind: str, permits: int | None = None) 
     if kind == "lock":
         return backend
     if not isinstance(backend, Kinds):
-        raise backend.unsupported(f"make a {kind} lock")
+        raise backend.unsupported(f"make a {kind} lock: use Redis, etcd or ZooKeeper")
     return backend.variant(kind, **({"permits": permits or 1} if kind == "semaphore" else {}))
 
 

@@ -176,7 +176,7 @@ class RedlockBackend(TokenReissue, Listing, ForceRelease, Heartbeats):
         return self._decided(self._votes([(key, owner, ttl)])[0])
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
-        request = self._kind.shorten(key, owner, padded(ttl))
+        request = self._kind.extend(key, owner, padded(ttl), exactly=True)
         return self._decided(ask_all(self.nodes, request, self._timeout))
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
@@ -223,7 +223,7 @@ class RedlockBackend(TokenReissue, Listing, ForceRelease, Heartbeats):
         replies = ask_all(self.nodes, self._kind.holder(key), self._timeout)
         self._require_quorum(replies)
         seen = [
-            (reply[0].decode(), reply[1]) for reply in replies if not isinstance(reply, Silence) and reply
+            (reply[1].decode(), reply[2]) for reply in replies if not isinstance(reply, Silence) and reply
         ]
         for owner, votes in Counter(owner for owner, _ in seen).most_common(1):
             if votes >= self.quorum:

@@ -136,10 +136,10 @@ INFO = {"role": "master", "connected_slaves": "1", "min_slaves_good_slaves": "1"
 )
 def test_a_master_that_writes_without_replicas_is_found(info, replicas, verdict):
     """`auto` asks for none once a master has dropped its replicas: only the server can refuse by itself."""
-    (finding,) = diagnosis.judge_replication({**INFO, **info}, ReplicaAck(replicas, 1000), min_replicas=0)
+    finding = diagnosis.judge_replication({**INFO, **info}, ReplicaAck(replicas, 1000), min_replicas=0)
     assert finding.verdict == verdict
     assert ("min-replicas-to-write 1" in finding.hint) == (verdict == "warning")
-    (finding,) = diagnosis.judge_replication({**INFO, **info}, ReplicaAck(replicas, 1000), min_replicas=1)
+    finding = diagnosis.judge_replication({**INFO, **info}, ReplicaAck(replicas, 1000), min_replicas=1)
     assert finding.verdict == "ok"
 
 

@@ -186,17 +186,32 @@ async def in_time(step: Awaitable[T], seconds: float) -> T:
 
 
 class AsyncTransport(protocol.Transport):
-    """The connections of one event loop to one server."""
+    """The connections of one event loop to one server, one of them subscribed."""
 
-    subscriptions: AsyncSubscriptionPool
     sleep = staticmethod(asyncio.sleep)
 
     def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
-        make = partial(AsyncConnection, pool)
-        super().__init__(make, AsyncSubscriptionPool(make, verbs))
+        super().__init__(partial(AsyncConnection, pool), verbs)
+        self._reader: PubSubReader | None = None
+        self._opening = asyncio.Lock()
+
+    def idle_subscription(self, owner: str) -> AsyncSubscription | None:
+        if self._reader is None or self._reader.is_closed:
+            return None
+        return self._reader.subscription(owner)
+
+    async def subscribe(self, owner: str) -> AsyncSubscription:
+        async with self._opening:
+            if self._reader is None or self._reader.is_closed:
+                reader = PubSubReader(self, self.make())
+                await reader.open()
+                self._reader = reader
+        return self._reader.subscription(owner)
 
     async def shutdown(self) -> None:
-        await self.subscriptions.shutdown()
+        if self._reader is not None and not self._reader.is_closed:
+            await self._reader.connection.hang_up()
+            self._reader.close()
         while self.idle:
             await self.idle.pop().hang_up()
 
@@ -206,7 +221,7 @@ class AsyncSubscription(protocol.Subscription):
 
     def __init__(self, reader: PubSubReader, owner: str) -> None:
         self.reader, self.owner = reader, owner
-        self.channel, self.pool = reader.channel, reader.pool
+        self.channel, self.transport = reader.channel, reader.transport
         self._messages: asyncio.Queue[protocol.Message] = asyncio.Queue()
         self.put = self._messages.put_nowait
 
@@ -248,8 +263,8 @@ class Listened(NamedTuple):
 class PubSubReader:
     """A subscribed socket and the task that reads it for the tasks that wait."""
 
-    def __init__(self, pool: AsyncSubscriptionPool, connection: AsyncConnection) -> None:
-        self.pool, self.connection = pool, connection
+    def __init__(self, transport: AsyncTransport, connection: AsyncConnection) -> None:
+        self.transport, self.connection = transport, connection
         self.channel = protocol.own_channel()
         self.listened: dict[str, Listened] = {}
         self.is_closed = False
@@ -290,7 +305,7 @@ class PubSubReader:
         answer, tasks = self.listened[channel]
         tasks.add(subscription)
         try:
-            for verb in self.pool.verbs if is_first else ():
+            for verb in self.transport.verbs if is_first else ():
                 await self.connection.send(verb, channel)
             await asyncio.shield(answer)
         except ResponseError:  # refused: the next to ask may be allowed to
@@ -307,7 +322,7 @@ class PubSubReader:
             if was_alone and not self.is_closed:
                 self.listened.pop(channel, None)
                 with contextlib.suppress(*UNREACHABLE):
-                    for verb in self.pool.verbs:
+                    for verb in self.transport.verbs:
                         await self.connection.send(OPPOSITES[verb], channel)
         if not self._subscriptions and self._task is not None:
             task, self._task = self._task, None
@@ -322,7 +337,7 @@ class PubSubReader:
                         disable_decoding=True, timeout=math.inf, disconnect_on_error=False, push_request=True
                     )
                 except ResponseError as error:
-                    self._answer(None if self.pool.is_too_old(error) else error)
+                    self._answer(None if self.transport.is_too_old(error) else error)
                 else:
                     self._dispatch(*message)
         except (RedisError, OSError):
@@ -347,7 +362,7 @@ class PubSubReader:
             subscription = self._subscriptions.get(payload.decode().split(" ", 1)[0])
             if subscription is not None:
                 subscription.put(message)
-        elif listened is not None and kind == self.pool.verbs[-1].lower().encode():
+        elif listened is not None and kind == self.transport.verbs[-1].lower().encode():
             if not listened.answer.done():
                 listened.answer.set_result(None)
         elif listened is not None and kind in MESSAGES:
@@ -363,34 +378,6 @@ class PubSubReader:
         self._answer(RedisConnectionError("the subscribed socket is closed"))
         for subscription in self._subscriptions.values():
             subscription.put(protocol.Message(b"", b""))
-
-
-class AsyncSubscriptionPool(protocol.SubscriptionPool):
-    """The subscribed socket of one event loop on one server."""
-
-    def __init__(self, make: Callable[[], AsyncConnection], verbs: tuple[str, ...]) -> None:
-        super().__init__(make, verbs)
-        self._reader: PubSubReader | None = None
-        self._opening = asyncio.Lock()
-
-    def idle(self, owner: str) -> AsyncSubscription | None:
-        if self._reader is None or self._reader.is_closed:
-            return None
-        return self._reader.subscription(owner)
-
-    async def open(self, owner: str) -> AsyncSubscription:
-        async with self._opening:
-            if self._reader is None or self._reader.is_closed:
-                reader = PubSubReader(self, self._make())
-                await reader.open()
-                self._reader = reader
-        return self._reader.subscription(owner)
-
-    async def shutdown(self) -> None:
-        """Close the socket."""
-        if self._reader is not None and not self._reader.is_closed:
-            await self._reader.connection.hang_up()
-            self._reader.close()
 
 
 async def arun(verb: Steps[T]) -> T:
@@ -417,32 +404,25 @@ class EventLoops:
 
     def __init__(self, make: Callable[[], protocol.Calls]) -> None:
         self._make = make
-        self._kept = weakref.WeakKeyDictionary[
+        self.kept = weakref.WeakKeyDictionary[
             asyncio.AbstractEventLoop, tuple[protocol.Calls, AsyncGenerator[None, None]]
         ]()
 
     async def here(self) -> protocol.Calls:
         """Return the running loop's."""
         loop = asyncio.get_running_loop()
-        if (kept := self._kept.get(loop)) is not None:
+        if (kept := self.kept.get(loop)) is not None:
             return kept[0]
-        self._forget_closed()
+        # What a loop that ended without a shutdown has left is closed by the collector.
+        for ended in [known() for known in self.kept.keyrefs()]:  # not the keys: other threads add some
+            if ended is not None and ended.is_closed():
+                self.kept.pop(ended, None)
         calls = self._make()
         guard = _until_shutdown(calls, weakref.ref(self))
         # A generator that is no longer referenced is closed at once, and its sockets with it.
-        self._kept[loop] = calls, guard
+        self.kept[loop] = calls, guard
         await anext(guard)
         return calls
-
-    def _forget_closed(self) -> None:
-        """Leave the sockets of a loop that ended without a shutdown to the collector, which closes them."""
-        for loop in [known() for known in self._kept.keyrefs()]:  # not the keys: other threads add some
-            if loop is not None and loop.is_closed():
-                self.forget(loop)
-
-    def forget(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Keep nothing of a loop that has ended: locks and futures of its would keep the loop itself."""
-        self._kept.pop(loop, None)
 
 
 async def _until_shutdown(
@@ -455,7 +435,7 @@ async def _until_shutdown(
         for transport in calls.transports():
             await transport.shutdown()
         if (keeper := loops()) is not None:
-            keeper.forget(asyncio.get_running_loop())
+            keeper.kept.pop(asyncio.get_running_loop(), None)  # its locks and futures would keep the loop
 
 
 class TaskWaiter(AsyncWaiter):

@@ -9,11 +9,17 @@ from django.core.checks import CheckMessage
 
 from locking.backends.base import BaseLockBackend, Finding
 from locking.backends.capabilities import Diagnosis, Kinds, ManyServers
-from locking.backends.redis.diagnosis import diagnose_server, judge, named, parse_info, permitted
+from locking.backends.redis.diagnosis import (
+    diagnose_server,
+    find_other_keys,
+    judge,
+    named,
+    parse_info,
+    permitted,
+)
 from locking.backends.redis.heartbeats import HeartbeatVerbs
 from locking.backends.redis.kinds import NAMED, Ordinary, kind_named
 from locking.backends.redis.listing import ListingVerbs
-from locking.backends.redis.other_keys import find_other_keys
 from locking.backends.redis.scripts import extend_request
 from locking.backends.redis.topology import default_key_prefix, servers_of
 from locking.backends.redis.verbs import RedisVariant

@@ -53,8 +53,7 @@ class SlotMap:
 
     def __init__(self, seeds: Sequence[Address]) -> None:
         self._seeds = list(seeds)
-        self.owner: list[Address | None] = []
-        self.forget()
+        self.owner: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
 
     def learn(self, reply: Any, asked: Address) -> None:
         """Take over the answer to CLUSTER SLOTS; a server that names no host means the one that was asked."""
@@ -63,10 +62,6 @@ class SlotMap:
             address = Address((master[0] or b"").decode() or asked.host, master[1])
             owners[first : last + 1] = [address] * (last - first + 1)
         self.owner = owners
-
-    def forget(self) -> None:
-        """Know no owner."""
-        self.owner = [None] * REDIS_CLUSTER_HASH_SLOTS
 
     def owners(self) -> list[Address]:
         """Return every known owner once."""
@@ -121,7 +116,7 @@ class Cluster(Calls):
                 raise translated(error, self.alias) from error
         return [self._server(address) for address in self._slots.owners()]
 
-    def transports(self) -> list[Transport]:
+    def transports(self) -> list[Any]:
         return [server.transport for server in list(self._servers.values())]  # others may add one meanwhile
 
     def deliver(self, request: Request, replica_ack: ReplicaAck | None = None) -> Steps[Any]:
@@ -183,7 +178,8 @@ class Cluster(Calls):
                 problem = error
         if problem is not None:
             raise problem
-        self._slots.forget()  # their owners are unknown by now: asked again, within the bounds of `Route`
+        # Their owners are unknown by now: asked again, within the bounds of `Route`.
+        self._slots.owner = [None] * REDIS_CLUSTER_HASH_SLOTS
 
     def _server(self, address: Address) -> Server:
         if (server := self._servers.get(address)) is None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, Literal
 
 from django.core.checks import CheckMessage, Error, Warning
 
-from locking.backends.base import Finding, finding_of
+from locking.backends.base import BaseLockBackend, Finding, finding_of
+from locking.backends.capabilities import backend_of
 from locking.backends.redis.protocol import ReplicaAck
 from locking.backends.redis.scripts import command
 from locking.backends.redis.transport import RedisClient
+from locking.backends.redis.verbs import escaped, scan
 from locking.exceptions import BackendError, BackendUnavailable
 
 FLOOR: Final = (6, 2)
@@ -33,6 +36,14 @@ MANY: Final = 10_000
 """Counters without a ttl that are worth a word."""
 
 COUNTERS: Final = "redisson_lock_token:*"
+
+MOST_SCANS: Final = 20
+"""Requests to a server, each of which passes a thousand of its keys."""
+
+MOST_OTHERS: Final = 1000
+"""Keys under the prefix that are looked at, each by a request."""
+
+SHOWN: Final = 3
 
 
 def parse_info(reply: Any) -> dict[str, str]:
@@ -57,7 +68,6 @@ def _judge_version(info: Mapping[str, str], alias: str) -> Iterator[CheckMessage
 
 
 def _judge_eviction(info: Mapping[str, str], alias: str) -> Iterator[CheckMessage]:
-    """Judge what the server does when its memory is full."""
     policy = info.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         yield Warning(
@@ -69,22 +79,26 @@ def _judge_eviction(info: Mapping[str, str], alias: str) -> Iterator[CheckMessag
 
 def diagnose_server(client: RedisClient, alias: str, copies: ReplicaAck | None) -> list[Finding]:
     """Return what one server shows; BackendUnavailable where it doesn't answer."""
+
+    def by_info() -> Iterator[Finding]:
+        info = parse_info(client.command("INFO"))
+        yield _checked("version", _judge_version(info, alias), f"Redis {info.get('redis_version', '?')}")
+        yield _checked("eviction", _judge_eviction(info, alias), "maxmemory-policy noeviction")
+        yield _memory(info)
+        yield from _persistence(info)
+        yield judge_replication(info, copies, _min_replicas(client, copies))
+        yield _clock(client)
+
     return [
-        *permitted(
-            lambda: [
-                *_by_info(parse_info(client.command("INFO")), alias, copies, _min_replicas(client, copies)),
-                _clock(client),
-            ],
-            "INFO and TIME",
-        ),
+        *permitted(by_info, "INFO and TIME"),
         *permitted(lambda: [_counters(client)], "SCAN, DBSIZE and TTL"),
     ]
 
 
-def permitted(look: Callable[[], list[Finding]], needed: str) -> list[Finding]:
+def permitted(look: Callable[[], Iterable[Finding]], needed: str) -> list[Finding]:
     """What `look` found, or that this user may not look."""
     try:
-        return look()
+        return list(look())
     except BackendUnavailable:
         raise
     except BackendError as error:
@@ -92,67 +106,40 @@ def permitted(look: Callable[[], list[Finding]], needed: str) -> list[Finding]:
         return [Finding("permissions", "unknown", str(error), hint)]
 
 
-def _by_info(
-    info: Mapping[str, str], alias: str, copies: ReplicaAck | None, min_replicas: int | None
-) -> list[Finding]:
-    return [
-        _checked("version", _judge_version(info, alias), f"Redis {info.get('redis_version', '?')}"),
-        _checked("eviction", _judge_eviction(info, alias), "maxmemory-policy noeviction"),
-        *_memory(info),
-        *_persistence(info),
-        *judge_replication(info, copies, min_replicas),
-    ]
-
-
 def _checked(subject: str, messages: Iterable[CheckMessage], well: str) -> Finding:
     return next((finding_of(message) for message in messages), Finding(subject, "ok", well))
 
 
-def _memory(info: Mapping[str, str]) -> Iterator[Finding]:
+def _memory(info: Mapping[str, str]) -> Finding:
     used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
     if not most:
-        yield Finding("memory", "ok", f"{_megabytes(used)} used, no limit set")
-    elif used < most * NEARLY_FULL:
-        yield Finding("memory", "ok", f"{_megabytes(used)} of {_megabytes(most)} used")
-    else:
-        text = f"{_megabytes(used)} of {_megabytes(most)} used: a full server refuses every acquisition"
-        yield Finding("memory", "warning", text, "Raise maxmemory, or give the locks a server of their own.")
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1_000_000:.1f} MB"
+        return Finding("memory", "ok", f"{used / 1e6:.1f} MB used, no limit set")
+    text = f"{used / 1e6:.1f} MB of {most / 1e6:.1f} MB used"
+    if used < most * NEARLY_FULL:
+        return Finding("memory", "ok", text)
+    hint = "Raise maxmemory, or give the locks a server of their own."
+    return Finding("memory", "warning", f"{text}: a full server refuses every acquisition", hint)
 
 
 def _persistence(info: Mapping[str, str]) -> Iterator[Finding]:
     """A restart without persistence forgets who holds what; with an old snapshot it remembers wrongly."""
     if info.get("loading", "0") != "0":
-        yield Finding(
-            "persistence", "error", "the server is still loading its data", "Wait until it is done."
-        )
-    refused = (
-        info.get("rdb_last_bgsave_status", "ok") != "ok" or info.get("aof_last_write_status", "ok") != "ok"
-    )
-    if refused:
-        yield Finding(
-            "persistence",
-            "error",
-            "the last write to the disk failed: by default the server then refuses to be written to",
-            "See the server's log, and free some disk space.",
-        )
+        text = "the server is still loading its data"
+        yield Finding("persistence", "error", text, "Wait until it is done.")
+    if {info.get("rdb_last_bgsave_status", "ok"), info.get("aof_last_write_status", "ok")} != {"ok"}:
+        text = "the last write to the disk failed: by default the server then refuses to be written to"
+        yield Finding("persistence", "error", text, "See the server's log, and free some disk space.")
     elif info.get("aof_enabled") == "1":
         yield Finding("persistence", "ok", "the append-only file is on")
     else:
-        yield Finding(
-            "persistence",
-            "warning",
-            "the append-only file is off: when the server restarts, locks that are held are free",
-            "Set appendonly yes, or use fenced=True where two holders at once would do harm.",
-        )
+        text = "the append-only file is off: when the server restarts, locks that are held are free"
+        hint = "Set appendonly yes, or use fenced=True where two holders at once would do harm."
+        yield Finding("persistence", "warning", text, hint)
 
 
 def judge_replication(
     info: Mapping[str, str], copies: ReplicaAck | None, min_replicas: int | None
-) -> Iterator[Finding]:
+) -> Finding:
     """Say whether a failover may lose what was acquired.
 
     Args:
@@ -160,45 +147,33 @@ def judge_replication(
         copies: what an acquisition waits for, if anything.
         min_replicas: the server's `min-replicas-to-write`; None where it wouldn't tell.
     """
+    replicas, wanted = int(info.get("connected_slaves", 0)), copies.replicas if copies is not None else 0
+    verdict: Literal["ok", "warning", "error", "unknown"] = "ok"
+    text, hint = f"master of {replicas} replicas", ""
     if info.get("role") == "slave":
         link = info.get("master_link_status", "?")
-        yield Finding(
-            "replication",
-            "error",
-            f"this is a replica (the link to its master is {link}): it takes no locks",
-            "Point LOCATION or CACHE at the master, or at the Sentinels: sentinel+redis://….",
-        )
-        return
-    replicas = int(info.get("connected_slaves", 0))
-    wanted = copies.replicas if copies is not None else 0
-    if isinstance(wanted, int) and replicas < wanted:
+        verdict, text = "error", f"this is a replica (the link to its master is {link}): it takes no locks"
+        hint = "Point LOCATION or CACHE at the master, or at the Sentinels: sentinel+redis://…."
+    elif isinstance(wanted, int) and replicas < wanted:
+        verdict, hint = "error", "Start the replicas, or ask for fewer."
         text = (
             f"{replicas} replicas are connected, but wait_replicas asks for {wanted}: nothing can be acquired"
         )
-        yield Finding("replication", "error", text, "Start the replicas, or ask for fewer.")
     elif replicas and copies is None:
-        text = (
-            f"master of {replicas} replicas, and an acquisition doesn't wait for any: a failover may lose it"
+        verdict, hint = "warning", "Set OPTIONS['wait_replicas'], or use fenced=True."
+        text += ", and an acquisition doesn't wait for any: a failover may lose it"
+    elif wanted == "auto" and not min_replicas:  # a master that is cut off drops its replicas, and asks none
+        verdict = "unknown" if min_replicas is None else "warning"
+        known = "can't be read by this user" if min_replicas is None else "is 0"
+        text += (
+            f"; min-replicas-to-write {known}: once a master that is cut off has dropped its replicas,"
+            " wait_replicas='auto' confirms nothing there, and a failover loses its locks"
         )
-        yield Finding("replication", "warning", text, "Set OPTIONS['wait_replicas'], or use fenced=True.")
-    elif wanted == "auto" and not min_replicas:
-        yield _unguarded(replicas, min_replicas)
-    else:
-        yield Finding("replication", "ok", f"master of {replicas} replicas")
-
-
-def _unguarded(replicas: int, min_replicas: int | None) -> Finding:
-    """What "auto" asks for, the master decides: one that is cut off drops its replicas, and asks for none."""
-    known = "is 0" if min_replicas == 0 else "can't be read by this user"
-    text = (
-        f"master of {replicas} replicas; min-replicas-to-write {known}: once a master that is cut off has"
-        " dropped its replicas, wait_replicas='auto' confirms nothing there, and a failover loses its locks"
-    )
-    hint = (
-        "Set min-replicas-to-write 1 and min-replicas-max-lag 10 on every server of the service, or"
-        " OPTIONS['wait_replicas'] to a number; or use fenced=True."
-    )
-    return Finding("replication", "unknown" if min_replicas is None else "warning", text, hint)
+        hint = (
+            "Set min-replicas-to-write 1 and min-replicas-max-lag 10 on every server of the service, or"
+            " OPTIONS['wait_replicas'] to a number; or use fenced=True."
+        )
+    return Finding("replication", verdict, text, hint)
 
 
 def _min_replicas(client: RedisClient, copies: ReplicaAck | None) -> int | None:
@@ -230,24 +205,21 @@ def _clock(client: RedisClient) -> Finding:
 def _counters(client: RedisClient) -> Finding:
     """Count the fencing counters that stay for ever: one for each name that was ever fenced."""
     endless, looked_at, cursor = 0, 0, b"0"
-    while looked_at < LOOKED_AT:
+    while looked_at < LOOKED_AT and (cursor != b"0" or not looked_at):
         cursor, keys = client.command("SCAN", cursor, "MATCH", COUNTERS, "COUNT", STRETCH)
         lefts = client.call_many([command("TTL", key) for key in keys])
         endless, looked_at = endless + lefts.count(-1), looked_at + STRETCH
-        if cursor == b"0":
-            return _counted(str(endless), endless)
-    estimate = endless * int(client.command("DBSIZE")) // looked_at  # SCAN goes through them in no order
-    return _counted(f"about {estimate} ({endless} among {looked_at} keys)", estimate)
-
-
-def _counted(text: str, number: int) -> Finding:
+    number, text = endless, f"{endless} without a ttl"
+    if cursor != b"0":  # SCAN goes through them in no order
+        number = endless * int(client.command("DBSIZE")) // looked_at
+        text = f"about {number} ({endless} among {looked_at} keys) without a ttl"
     if number < MANY:
-        return Finding("token counters", "ok", f"{text} without a ttl")
+        return Finding("token counters", "ok", text)
     return Finding(
         "token counters",
         "warning",
-        f"{text} without a ttl: every name that was locked with fenced=True, or by Redisson's fenced lock,"
-        " keeps one for ever",
+        f"{text}: every name that was locked with fenced=True, or by Redisson's fenced lock, keeps one for"
+        " ever",
         "Give those a ttl whose names are never locked again, such as an order's number. Ours restart from"
         " the server's clock; Redisson's from 1, which a database that remembers more refuses.",
     )
@@ -256,3 +228,44 @@ def _counted(text: str, number: int) -> Finding:
 def named(server: str, findings: list[Finding]) -> list[Finding]:
     """Say of which server of several these are."""
     return [replace(finding, subject=f"{finding.subject} ({server})") for finding in findings]
+
+
+# keys that begin like a lock's but are none: acquiring such a name is an error
+
+
+def find_other_keys(backend: BaseLockBackend, servers: Iterable[RedisClient]) -> list[Finding]:
+    """Look for other keys under the alias's KEY_PREFIX; without one, every key of the server would be such.
+
+    Raises:
+        BackendError: a server does not answer, or this user may not look.
+    """
+    prefix = backend.settings.key_prefix
+    if not prefix:
+        return []
+    keys = list(islice((key for server in servers for key in _keys_under(server, prefix)), MOST_OTHERS))
+    others = [key for key in keys if _is_other(backend, key)]
+    if not others:
+        return [Finding("other keys", "ok", f"none of {len(keys)} keys under {prefix!r} is of another use")]
+    some = ", ".join(others[:SHOWN]) + (" …" if len(others) > SHOWN else "")
+    text = f"{len(others)} of {len(keys)} keys under {prefix!r} are no locks and can't be acquired: {some}"
+    return [Finding("other keys", "warning", text, "Delete them, or give the locks another KEY_PREFIX.")]
+
+
+def _keys_under(server: RedisClient, prefix: str) -> Iterator[str]:
+    for keys in islice(scan(server, f"{escaped(prefix)}*"), MOST_SCANS):
+        yield from (key.decode(errors="replace") for key in keys)
+
+
+def _is_other(backend: BaseLockBackend, key: str) -> bool:
+    """Whether the key is neither a lock nor a semaphore, whose count is kept in another type."""
+    return all(_is_refused(kind, key) for kind in (backend, backend_of(backend, "semaphore")))
+
+
+def _is_refused(kind: BaseLockBackend, key: str) -> bool:
+    try:
+        kind.holder(key)
+    except BackendError as error:
+        if "NOTALOCK" not in str(error):
+            raise
+        return True
+    return False

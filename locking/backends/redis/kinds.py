@@ -8,7 +8,6 @@ own queue), as the Java side does it; the handoff of `acquire.lua` is for the or
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Final, NamedTuple
 
 from locking.backends.base import Holder
@@ -23,6 +22,7 @@ from locking.backends.redis.scripts import (
     Request,
     Script,
     acquire_request,
+    braced_key,
     derived,
     extend_request,
     fair_queue,
@@ -34,109 +34,114 @@ FAIR_PATIENCE: Final = 300_000
 """Milliseconds that a waiter of a fair lock may be silent: Redisson's default, which all clients must share.
 """
 
-HOLDER_FIELDS: Final = Script("readers", "is_external", "holder_fields")
-HOLDER_PERMIT: Final = Script("permits", "holder_permit")
 ADOPT_PERMITS: Final = Script("is_external", "permits", "adopt_permits")
 
+ORDINARY_KEYS: Final = ("lock", "token", "queue", "index")
 
-class Kind(ABC):
-    """One kind of lock: its channel and its requests.
+
+class Kind:
+    """One kind of lock: its keys, its channel and its scripts, and the requests that follow from them.
 
     The scripts of a verb are called alike: only those of read holds look at `{name}`, by which they find all.
     """
 
-    name: str
+    name: ClassVar[str]
     LETTER: ClassVar[str]
     """What its members of the index begin with."""
     SHARED: ClassVar[bool] = False
     """Many may read, or have a permit: there the owner follows the letter, and a blank."""
-    CHANNEL: ClassVar[bytes]
+    CHANNEL: ClassVar[bytes] = b"redisson_lock__channel"
     """What its channel's name begins with."""
+    KEYS: ClassVar[tuple[str, ...]] = ORDINARY_KEYS
+    """The keys of its scripts, named as in `_keys`."""
+    LISTED_KEYS: ClassVar[tuple[str, ...]] = ORDINARY_KEYS
+    HOLDER_KEYS: ClassVar[tuple[str, ...]] = ("lock",)
+    HOLDER_FIELD: ClassVar[str] = ""
+    """The field of the hash that proves a hold; empty where a holder can't be given a new token."""
     ACQUIRE: ClassVar[Script]
     EXTEND: ClassVar[Script]
     RELEASE: ClassVar[Script]
-    LIST: ClassVar[Script]
+    LIST: ClassVar[Script] = LIST_LOCK
+    HOLDER: ClassVar[Script] = Script("readers", "is_external", "holder_fields")
 
     def __init__(self, index: Index) -> None:
         self.index = index
 
-    def channel(self, key: str, owner: str) -> str:
-        """Return the channel that wakes a waiter."""
-        return self._channel(key).decode()
-
-    def _channel(self, key: str) -> bytes:
-        return derived(self.CHANNEL, key.encode())
-
-    @abstractmethod
-    def _keys(self, key: str, owner: str) -> list[bytes]:
-        """Return the keys of its scripts."""
+    def _keys(self, names: tuple[str, ...], key: str, owner: str) -> list[bytes]:
+        lock, braced = key.encode(), braced_key(key.encode())
+        known = {
+            "lock": lock,
+            "token": b"redisson_lock_token:%b" % braced,
+            "queue": b"holdfast_lock_queue:%b" % braced,
+            "index": self.index.of(lock),
+            "read hold": b"%b:%b:rwlock_timeout:1" % (braced, owner.encode()),
+            "permits' ends": b"%b:timeout" % braced,
+            "permits in all": b"holdfast_semaphore:%b" % braced,
+            "fair queue": fair_queue(lock),
+            "fair timeouts": b"redisson_lock_timeout:%b" % braced,
+        }
+        return [known[name] for name in names]
 
     def _call(self, script: Script, keys: list[bytes], *arguments: bytes | int) -> Request:
         """Return the call of a script, in the form that this server needs."""
         return (script.in_cluster if self.index.clustered else script).call(keys, *arguments)
 
+    def _ask(self, script: Script, key: str, owner: str, *arguments: bytes | int) -> Request:
+        return self._call(script, self._keys(self.KEYS, key, owner), owner.encode(), *arguments)
+
+    def _channel(self, key: str) -> bytes:
+        return derived(self.CHANNEL, key.encode())
+
+    def channel(self, key: str, owner: str) -> str:
+        """Return the channel that wakes a waiter."""
+        return self._channel(key).decode()
+
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
         """Return the request that takes the lock."""
-        return self._call(self.ACQUIRE, self._keys(key, owner), owner.encode(), milliseconds(ttl), int(keep))
+        return self._ask(self.ACQUIRE, key, owner, milliseconds(ttl), int(keep))
 
-    def extend(self, key: str, owner: str, ttl: float) -> Request:
-        """Return the request that prolongs a hold; it answers 1, or 0 when there is none."""
-        return self._extend(key, owner, ttl, exactly=False)
+    def extend(self, key: str, owner: str, ttl: float, *, exactly: bool = False) -> Request:
+        """Return the request that has a hold last so long at least, or exactly.
 
-    def shorten(self, key: str, owner: str, ttl: float) -> Request:
-        """Return the request that has a hold last exactly so long; it answers as that of `extend`."""
-        return self._extend(key, owner, ttl, exactly=True)
-
-    def _extend(self, key: str, owner: str, ttl: float, *, exactly: bool) -> Request:
-        given = owner.encode(), milliseconds(ttl), self._channel(key), _braced(key), int(exactly)
-        return self._call(self.EXTEND, self._keys(key, owner), *given)
+        It answers 1, or 0 when there is none.
+        """
+        given = milliseconds(ttl), self._channel(key), braced_key(key.encode()), int(exactly)
+        return self._ask(self.EXTEND, key, owner, *given)
 
     def release(self, key: str, owner: str) -> Request:
         """Return the request that ends a hold; it answers 1, or 0 when there is none."""
-        return self._call(
-            self.RELEASE, self._keys(key, owner), owner.encode(), self._channel(key), _braced(key)
-        )
-
-    def look(self, key: str, owner: str, member: bytes) -> Request:
-        """Return the request that checks an entry of the index, or removes it."""
-        given = member, self._channel(key), owner.encode(), _braced(key)
-        return self._call(self.LIST, self._keys(key, owner), *given)
+        return self._ask(self.RELEASE, key, owner, self._channel(key), braced_key(key.encode()))
 
     def leave(self, key: str, owner: str) -> Request | None:
         """Return the request that a waiter sends who gives up, if there is a queue to leave."""
         return None
 
-    def reissue_token(self, key: str, owner: str, above: int) -> Request | None:
-        """Return the request for a new token above `above`, where the kind can give one to a holder."""
-        return None
+    def look(self, key: str, owner: str, member: bytes) -> Request:
+        """Return the request that checks an entry of the index, or removes it."""
+        given = self._listing_arguments(key, owner)
+        return self._call(
+            self.LIST, self._keys(self.LISTED_KEYS, key, owner), member, self._channel(key), *given
+        )
 
-    def _reissue(self, key: str, field: str, above: int) -> Request:
-        return self._call(REISSUE_TOKEN, ordinary_keys(key, self.index), field.encode(), above)
+    def _listing_arguments(self, key: str, owner: str) -> tuple[bytes, ...]:
+        return owner.encode(), braced_key(key.encode())
+
+    def reissue_token(self, key: str, owner: str, above: int) -> Request:
+        """Return the request for a new token above `above`."""
+        field = self.HOLDER_FIELD.format(owner).encode()
+        return self._call(REISSUE_TOKEN, self._keys(ORDINARY_KEYS, key, owner), field, above)
 
     def holder(self, key: str) -> Request:
         """Return the request for the holder of the lock; see `read_holder`."""
-        return self._call(HOLDER_FIELDS, [key.encode()], _braced(key))
-
-    def read_holder(self, reply: Any) -> Holder | None:
-        """Return what `holder` answered: one of the holders, how many there are, and the time left."""
-        if reply is None:
-            return None
-        count, owner, left = reply
-        return Holder(owner.decode(), count, None if left < 0 else left / 1000)
+        return self._call(self.HOLDER, self._keys(self.HOLDER_KEYS, key, ""), braced_key(key.encode()))
 
 
-def _braced(key: str) -> bytes:
-    return (key if "{" in key else f"{{{key}}}").encode()
-
-
-def _token(key: str) -> bytes:
-    return derived(b"redisson_lock_token", key.encode())
-
-
-def ordinary_keys(key: str, index: Index) -> list[bytes]:
-    """Return the keys of an ordinary lock's scripts: lock, token, queue, index."""
-    lock = key.encode()
-    return [lock, _token(key), derived(b"holdfast_lock_queue", lock), index.of(lock)]
+def read_holder(reply: Any) -> Holder | None:
+    """Return what `Kind.holder` asked: one of the holders, how many there are, and the time left."""
+    if reply is None:
+        return None
+    count, owner, left = reply
+    return Holder(owner.decode(), count, None if left < 0 else left / 1000)
 
 
 class Read(Kind):
@@ -146,15 +151,11 @@ class Read(Kind):
     LETTER = "R"
     SHARED = True
     CHANNEL = b"redisson_rwlock"
+    KEYS = LISTED_KEYS = ("lock", "token", "read hold", "index")
     ACQUIRE = Script("token", "is_external", "acquire_read")
     EXTEND = Script("announce", "readers", "extend_read")
     RELEASE = Script("announce", "readers", "release_read")
     LIST = Script("is_external", "readers", "list_read")
-
-    def _keys(self, key: str, owner: str) -> list[bytes]:
-        lock = key.encode()
-        ends = b"%b:%b:rwlock_timeout:1" % (_braced(key), owner.encode())
-        return [lock, _token(key), ends, self.index.of(lock)]
 
 
 class Write(Kind):
@@ -163,19 +164,12 @@ class Write(Kind):
     name = "write"
     LETTER = "W"
     CHANNEL = b"redisson_rwlock"
+    KEYS = ("lock", "token", "index")
+    HOLDER_FIELD = "{}:write"
     ACQUIRE = Script("token", "is_external", "acquire_write")
     EXTEND = Script("announce", "extend_write")
     RELEASE = Script("announce", "release_write")
     LIST = Script("is_external", "list_write")
-
-    def _keys(self, key: str, owner: str) -> list[bytes]:
-        return [key.encode(), _token(key), self.index.of(key.encode())]
-
-    def look(self, key: str, owner: str, member: bytes) -> Request:
-        return self._call(self.LIST, ordinary_keys(key, self.index), member, self._channel(key))
-
-    def reissue_token(self, key: str, owner: str, above: int) -> Request | None:
-        return self._reissue(key, f"{owner}:write", above)
 
 
 class Semaphore(Kind):
@@ -185,26 +179,20 @@ class Semaphore(Kind):
     LETTER = "S"
     SHARED = True
     CHANNEL = b"redisson_sc"
+    KEYS = LISTED_KEYS = HOLDER_KEYS = ("lock", "token", "permits' ends", "index", "permits in all")
     ACQUIRE = Script("token", "announce", "permits", "acquire_permit")
     EXTEND = Script("announce", "permits", "extend_permit")
     RELEASE = Script("announce", "permits", "release_permit")
     LIST = Script("permits", "list_permit")
+    HOLDER = Script("permits", "holder_permit")
 
     def __init__(self, index: Index, permits: int = 1) -> None:
         super().__init__(index)
         self._permits = permits
 
-    def _keys(self, key: str, owner: str) -> list[bytes]:
-        lock = key.encode()
-        total = derived(b"holdfast_semaphore", lock)
-        return [lock, _token(key), b"%b:timeout" % _braced(key), self.index.of(lock), total]
-
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
-        given = owner.encode(), milliseconds(ttl), int(keep), self._permits, self._channel(key)
-        return self._call(self.ACQUIRE, self._keys(key, owner), *given)
-
-    def holder(self, key: str) -> Request:
-        return self._call(HOLDER_PERMIT, self._keys(key, ""))
+        given = milliseconds(ttl), int(keep), self._permits, self._channel(key)
+        return self._ask(self.ACQUIRE, key, owner, *given)
 
 
 class Fair(Kind):
@@ -216,37 +204,28 @@ class Fair(Kind):
 
     name = "fair"
     LETTER = "F"
-    CHANNEL = b"redisson_lock__channel"
+    KEYS = ("lock", "token", "fair queue", "fair timeouts", "index")
+    LISTED_KEYS = ("lock", "token", "fair queue", "index")
+    HOLDER_FIELD = "{}"
     ACQUIRE = Script("token", "prune_queue", "is_external", "acquire_fair")
     EXTEND = Script("announce", "extend_fair")
     RELEASE = Script("announce", "prune_queue", "release_fair")
-    LIST = LIST_LOCK
 
     def channel(self, key: str, owner: str) -> str:
         return f"{super().channel(key, owner)}:{owner}"
 
-    def _keys(self, key: str, owner: str) -> list[bytes]:
-        lock = key.encode()
-        queued = fair_queue(lock), derived(b"redisson_lock_timeout", lock)
-        return [lock, _token(key), *queued, self.index.of(lock)]
-
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
-        given = owner.encode(), milliseconds(ttl), int(keep), FAIR_PATIENCE, _epoch_ms(), int(queue)
-        return self._call(self.ACQUIRE, self._keys(key, owner), *given)
+        given = milliseconds(ttl), int(keep), FAIR_PATIENCE, _epoch_ms(), int(queue)
+        return self._ask(self.ACQUIRE, key, owner, *given)
 
     def release(self, key: str, owner: str) -> Request:
-        given = owner.encode(), self._channel(key), FAIR_PATIENCE, _epoch_ms()
-        return self._call(self.RELEASE, self._keys(key, owner), *given)
+        return self._ask(self.RELEASE, key, owner, self._channel(key), FAIR_PATIENCE, _epoch_ms())
 
     def leave(self, key: str, owner: str) -> Request | None:
         return self.release(key, owner)
 
-    def look(self, key: str, owner: str, member: bytes) -> Request:
-        lock, token, queue, _, index = self._keys(key, owner)
-        return self._call(self.LIST, [lock, token, queue, index], member, self._channel(key))
-
-    def reissue_token(self, key: str, owner: str, above: int) -> Request | None:
-        return self._reissue(key, owner, above)
+    def _listing_arguments(self, key: str, owner: str) -> tuple[bytes, ...]:
+        return ()
 
 
 class Ordinary(Kind):
@@ -254,18 +233,17 @@ class Ordinary(Kind):
 
     name = "lock"
     LETTER = "L"
-    CHANNEL = b"redisson_lock__channel"
-    LIST = LIST_LOCK
-
-    def _keys(self, key: str, owner: str) -> list[bytes]:
-        return ordinary_keys(key, self.index)
+    HOLDER_FIELD = "{}"
+    HOLDER = GET_HOLDER
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
         """See the base class; a place in the queue takes more, see `waiter.QueueWaitSteps`."""
         return acquire_request(key, owner, ttl, keep=keep, entry=b"", index=self.index)
 
-    def extend(self, key: str, owner: str, ttl: float) -> Request:
-        """See the base class; it answers in a list."""
+    def extend(self, key: str, owner: str, ttl: float, *, exactly: bool = False) -> Request:
+        """See the base class; unless it is `exactly`, it answers in a list."""
+        if exactly:
+            return self._ask(SHORTEN, key, owner, milliseconds(ttl), self._channel(key))
         return extend_request([(key, owner, ttl)])
 
     def release(self, key: str, owner: str) -> Request:
@@ -273,35 +251,14 @@ class Ordinary(Kind):
 
     def force_release(self, key: str, owner: str) -> Request:
         """Return the call of release.lua for an operator, see wake_fair.lua."""
-        given = owner.encode(), self._channel(key), b"", fair_queue(key.encode())
-        return self._call(FORCE_RELEASE, self._keys(key, owner), *given)
-
-    def shorten(self, key: str, owner: str, ttl: float) -> Request:
-        """Return the call of shorten.lua."""
-        return self._call(
-            SHORTEN, self._keys(key, owner), owner.encode(), milliseconds(ttl), self._channel(key)
-        )
-
-    def look(self, key: str, owner: str, member: bytes) -> Request:
-        given = member, self._channel(key), fair_queue(key.encode())
-        return self._call(self.LIST, self._keys(key, owner), *given)
+        return self._ask(FORCE_RELEASE, key, owner, self._channel(key), b"", fair_queue(key.encode()))
 
     def raise_token(self, key: str, owner: str, token: int, *, keep: bool) -> Request:
         """Return the call of raise_token.lua."""
-        return self._call(RAISE_TOKEN, self._keys(key, owner), owner.encode(), token, int(keep))
+        return self._ask(RAISE_TOKEN, key, owner, token, int(keep))
 
-    def reissue_token(self, key: str, owner: str, above: int) -> Request:
-        return self._reissue(key, owner, above)
-
-    def holder(self, key: str) -> Request:
-        return self._call(GET_HOLDER, [key.encode()])
-
-    def read_holder(self, reply: Any) -> Holder | None:
-        """Return the holder, and how often it has acquired the lock."""
-        if not reply:
-            return None
-        owner, left, count = reply
-        return super().read_holder([count, owner, left])
+    def _listing_arguments(self, key: str, owner: str) -> tuple[bytes, ...]:
+        return (fair_queue(key.encode()),)
 
 
 def key_of_queue(queue: bytes) -> str:

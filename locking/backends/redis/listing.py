@@ -72,9 +72,7 @@ class ListingVerbs(RedisVerbs, Listing):
                 self._adopt(NEAR)
             except BackendUnavailable:
                 raise
-            except (
-                BackendError
-            ) as error:  # the user may be without SCAN; our own locks are listed all the same
+            except BackendError as error:  # the user may lack SCAN: our own locks are listed all the same
                 logger.debug("not looking for locks of other clients: %s", error)
         return self.indexed(prefix, offset, limit)
 
@@ -96,7 +94,7 @@ class ListingVerbs(RedisVerbs, Listing):
     def count_held(self, *, prefix: str = "") -> int:
         """See the base class; what ended by itself and wasn't met since is counted too."""
         if self._is_everything(prefix):
-            return sum(_count(size) for size in self._ask("ZCARD", *self._index.all()))
+            return sum(max(0, size - 1) for size in self._ask("ZCARD", *self._index.all()))  # LAST_TOKEN
         return sum(1 for _ in self._matching(prefix.encode()))
 
     # reading the index
@@ -126,21 +124,20 @@ class ListingVerbs(RedisVerbs, Listing):
 
     def _read(self, start: int, count: int) -> list[Entry]:
         """Return `count` entries (0 = all) from the `start`-th on, the oldest first."""
+        first = 0 if self._index.clustered else start
+        parts = self._ask("ZRANGE", *self._in_use(), arguments=(first, start + count - 1, "WITHSCORES"))
+        found = [entry for pairs in parts for entry in _entries(pairs)]
         if not self._index.clustered:
-            (pairs,) = self._ask(
-                "ZRANGE", *self._index.all(), arguments=(start, start + count - 1, "WITHSCORES")
-            )
-            return _entries(pairs)
-        parts = self._ask("ZRANGE", *self._in_use(), arguments=(0, start + count - 1, "WITHSCORES"))
-        merged = sorted(
-            (entry for pairs in parts for entry in _entries(pairs)), key=lambda entry: entry.token
-        )
-        return merged[start : start + count] if count else merged
+            return found
+        found.sort(key=lambda entry: entry.token)
+        return found[start : start + count] if count else found
 
     def _in_use(self) -> list[bytes]:
-        """Return the indexes that have entries."""
+        """Return the indexes that have entries; where there is one only, it isn't asked."""
         every = self._index.all()
-        return [index for index, size in zip(every, self._ask("ZCARD", *every), strict=True) if _count(size)]
+        if not self._index.clustered:
+            return every
+        return [index for index, size in zip(every, self._ask("ZCARD", *every), strict=True) if size > 1]
 
     def _ask(self, verb: str, *keys: bytes, arguments: Sequence[str | int] = ()) -> list[Any]:
         return self._client.call_many([command(verb, key, *arguments) for key in keys])
@@ -149,14 +146,11 @@ class ListingVerbs(RedisVerbs, Listing):
 
     def _look_at(self, entries: Iterable[Entry]) -> list[Held | None]:
         """Return what is true of each entry; None = it was stale, and is out of the index now."""
-        known = list(entries)
-        replies = self._client.call_many([self._request(entry) for entry in known])
-        return [_as_held(entry, reply) for entry, reply in zip(known, replies, strict=True)]
-
-    def _request(self, entry: Entry) -> Request:
-        return kind_named(entry.kind, self._index).look(
-            entry.key.decode(), entry.owner.decode(), entry.member
+        known = [(each, each.key.decode(), each.owner.decode()) for each in entries]
+        replies = self._client.call_many(
+            [kind_named(each.kind, self._index).look(key, owner, each.member) for each, key, owner in known]
         )
+        return [_as_held(each, reply) for (each, _, _), reply in zip(known, replies, strict=True)]
 
     # keeping it true
 
@@ -167,7 +161,7 @@ class ListingVerbs(RedisVerbs, Listing):
 
     def sweep(self) -> None:
         """Take out stale entries, and put in locks of clients that don't list theirs."""
-        for index in self._in_use() if self._index.clustered else self._index.all():
+        for index in self._in_use():
             self._sweep_one(index)
         self._adopt(FAR)
 
@@ -208,11 +202,6 @@ def _entries(pairs: list[Any]) -> list[Entry]:
     if not (pairs and isinstance(pairs[0], list)):
         pairs = list(zip(pairs[::2], pairs[1::2], strict=True))
     return [read_entry(member, float(score)) for member, score in pairs if member != LAST_TOKEN]
-
-
-def _count(size: int) -> int:
-    """Return how many holds an index of this size has."""
-    return max(0, size - 1)
 
 
 def _as_held(entry: Entry, reply: Any) -> Held | None:

@@ -8,23 +8,20 @@ undone when it speaks again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking.backends.redis.backend import RedisBackend
-from locking.backends.redis.compat import read_within
 from locking.backends.redis.diagnosis import parse_info
 from locking.backends.redis.protocol import taken_from
-from locking.backends.redis.scripts import Request
+from locking.backends.redis.scripts import Request, command
+from locking.backends.redis.transport import ThreadConnection, Transport, closed_on_failure
 from locking.conf import AliasSettings
-from locking.utils.background import after_fork
 from locking.utils.clock import now
 
 LEFT_ALONE: Final = 1.0
@@ -53,7 +50,7 @@ class Debt(NamedTuple):
 class Asked(NamedTuple):
     """A request on its way."""
 
-    connection: AbstractConnection
+    connection: ThreadConnection
     fresh: bool
 
 
@@ -63,80 +60,64 @@ class Node:
     def __init__(self, settings: AliasSettings, url: str, timeout: float, restart_delay: float) -> None:
         options = {**settings.options, "socket_timeout": timeout, "socket_connect_timeout": timeout}
         self.backend = RedisBackend(replace(settings, location=url, cache=None, options=options))
-        self._restart_delay = restart_delay
-        self._idle: deque[AbstractConnection] = deque()
+        self.transport = Transport(self.backend.calls.transports()[0].pool)
+        self._timeout, self._restart_delay = timeout, restart_delay
         self._debts: deque[Debt] = deque(maxlen=MOST_DEBTS)
         self._silent_until = 0.0
         self._why = ""
-        after_fork(self.forget)
-
-    def forget(self) -> None:
-        """Drop the idle sockets; see `transport.Transport`."""
-        self._idle = deque()
 
     def send(self, request: Request) -> Asked | Silence:
         """Send the request, unless the server was silent a moment ago."""
         if now() < self._silent_until:
             return Silence(self._why)
         try:
-            asked = self._connected()
-            with _closed_on_failure(asked.connection):
-                self._pay(asked.connection)
-                asked.connection.send_packed_command((request.by_digest,), check_health=False)
+            idle = taken_from(self.transport.idle)
+            connection = idle or self._opened(self.transport.make())
+            with closed_on_failure(connection):
+                self._pay(connection)
+                connection.send(request.by_digest)
         except (RedisError, OSError) as error:
             return self._fell_silent(error)
-        return asked
+        return Asked(connection, fresh=idle is None)
 
     def read(self, asked: Asked | Silence, request: Request, deadline: float) -> Any:
         """Return the reply, or Silence; `deadline` is shared by all servers."""
         if isinstance(asked, Silence):
             return asked
         try:
-            with _closed_on_failure(asked.connection):
-                return self._read(asked, request, deadline)
+            with closed_on_failure(asked.connection):
+                reply = self._read(asked, request, deadline)
         except (RedisError, OSError) as error:
             return self._fell_silent(error)
+        self.transport.idle.append(asked.connection)
+        return reply
 
     def _read(self, asked: Asked, request: Request, deadline: float) -> Any:
         connection = asked.connection
         try:
-            reply = _reply(connection, deadline)
+            return _reply(connection, deadline)
         except NoScriptError:
-            connection.send_packed_command((request.by_source,), check_health=False)
-            reply = _reply(connection, deadline)
-        except RedisTimeoutError:
-            raise
+            connection.send(request.by_source)
+            return _reply(connection, deadline)
         except RedisConnectionError:
             if asked.fresh:
                 raise
             connection.disconnect()  # it was closed while it was idle: once more
-            self._open(connection)
-            connection.send_packed_command((request.by_source,), check_health=False)
-            reply = request.settled(_reply(connection, deadline))
-        self._idle.append(connection)
-        return reply
+            self._opened(connection).send(request.by_source)
+            return request.settled(_reply(connection, deadline))
 
-    def _connected(self) -> Asked:
-        idle = taken_from(self._idle)
-        return Asked(self._opened(), fresh=True) if idle is None else Asked(idle, fresh=False)
-
-    def _opened(self) -> AbstractConnection:
-        (transport,) = self.backend.calls.transports()
-        connection: AbstractConnection = transport.make().connection
-        self._open(connection)
-        return connection
-
-    def _open(self, connection: AbstractConnection) -> None:
+    def _opened(self, connection: ThreadConnection) -> ThreadConnection:
         """Connect; no connection outlives a restart of its server, so this is where one shows."""
-        with _closed_on_failure(connection):
+        with closed_on_failure(connection):
             connection.connect()
             if self._restart_delay:
                 self._refuse_newcomers(connection)
+        return connection
 
-    def _refuse_newcomers(self, connection: AbstractConnection) -> None:
+    def _refuse_newcomers(self, connection: ThreadConnection) -> None:
         """Have a server that restarted stay out of it until every lock that it forgot has ended."""
-        connection.send_command("INFO", "server", check_health=False)
-        up = float(parse_info(connection.read_response(disable_decoding=True))["uptime_in_seconds"])
+        info = parse_info(connection.exchange(command("INFO", "server").by_digest, None))
+        up = float(info["uptime_in_seconds"])
         if up < self._restart_delay:
             raise RedisConnectionError(
                 f"it started {up:g} s ago and abstains for {self._restart_delay:g} s, having forgotten locks"
@@ -160,7 +141,7 @@ class Node:
             with suppress(ValueError):  # another thread has just taken it
                 self._debts.remove(debt)
 
-    def _pay(self, connection: AbstractConnection) -> None:
+    def _pay(self, connection: ThreadConnection) -> None:
         for _ in range(len(self._debts)):
             try:
                 debt = self._debts.popleft()
@@ -170,8 +151,8 @@ class Node:
                 self._debts.append(debt)
                 continue
             try:
-                connection.send_packed_command((debt.request.by_source,), check_health=False)
-                connection.read_response(disable_decoding=True)
+                connection.send(debt.request.by_source)
+                connection.receive(self._timeout, pushed=False)
             except ResponseError:  # an answer about this key, and none about what is asked next
                 self._debts.append(debt._replace(due=now() + LEFT_ALONE))
                 continue
@@ -183,23 +164,12 @@ class Node:
 
     def close(self) -> None:
         """Close the idle sockets."""
-        while self._idle:
-            self._idle.pop().disconnect()
+        self.transport.shutdown()
         self.backend.close()
 
 
-@contextmanager
-def _closed_on_failure(connection: AbstractConnection) -> Iterator[None]:
-    """A connection is used again only after a complete exchange."""
-    try:
-        yield
-    except BaseException:
-        connection.disconnect()
-        raise
-
-
-def _reply(connection: AbstractConnection, deadline: float) -> Any:
-    return read_within(connection, max(0.001, deadline - now()))
+def _reply(connection: ThreadConnection, deadline: float) -> Any:
+    return connection.receive(max(0.001, deadline - now()), pushed=False)
 
 
 def ask_all(nodes: Sequence[Node], request: Request, timeout: float) -> list[Any]:

@@ -82,14 +82,14 @@ class Transport(ABC):
 
     Args:
         make: returns a new connection, not yet connected.
-        subscriptions: those that receive messages.
+        verbs: how to hear what Redisson's clients announce; a cluster has two ways.
 
     Attributes:
         idle: the connected ones, without an unread reply, that no request uses at the moment.
     """
 
-    def __init__(self, make: Callable[[], Any], subscriptions: SubscriptionPool) -> None:
-        self.make, self.subscriptions = make, subscriptions
+    def __init__(self, make: Callable[[], Any], verbs: tuple[str, ...]) -> None:
+        self.make, self.verbs = make, verbs
         self.idle: deque[Any] = deque()
 
     @staticmethod
@@ -98,32 +98,20 @@ class Transport(ABC):
         """Do nothing for so many seconds."""
 
     @abstractmethod
+    def idle_subscription(self, owner: str) -> Subscription | None:
+        """Return a subscription without any I/O, if there is one; it may have died unseen."""
+
+    @abstractmethod
+    def subscribe(self, owner: str) -> Any:
+        """Return a new `Subscription` of `owner`, on a new connection if need be."""
+
+    @abstractmethod
     def shutdown(self) -> Any:
         """Close what is idle; a connection that a request uses just now is closed after it."""
 
     def close(self, connection: Connection) -> None:
         """Close the connection instead of keeping it."""
         connection.disconnect()
-
-
-class SubscriptionPool(ABC):
-    """The subscriptions on one server: only there a script can tell who listens.
-
-    Args:
-        make: returns a new connection, not yet connected.
-        verbs: how to hear what Redisson's clients announce; a cluster has two ways.
-    """
-
-    def __init__(self, make: Callable[[], Any], verbs: tuple[str, ...]) -> None:
-        self._make, self.verbs = make, verbs
-
-    @abstractmethod
-    def idle(self, owner: str) -> Subscription | None:
-        """Return a subscription without any I/O, if there is one; it may have died unseen."""
-
-    @abstractmethod
-    def open(self, owner: str) -> Any:
-        """Return a new subscription of `owner`, on a new connection if need be."""
 
     def is_too_old(self, error: ResponseError) -> bool:
         """Whether a server without sharded channels, Redis 6, says so; it is asked for none from now on."""
@@ -141,10 +129,14 @@ class Message(NamedTuple):
 
 
 class Subscription(ABC):
-    """Receives the messages for one waiter; on a channel of its own, or of its event loop."""
+    """Receives the messages for one waiter, from the lock's server: only there a script can tell who listens.
+
+    Attributes:
+        channel: its own, or that of its event loop.
+    """
 
     channel: str
-    pool: SubscriptionPool
+    transport: Transport
 
     @abstractmethod
     def hears(self, channel: str) -> bool:
@@ -160,7 +152,7 @@ class Subscription(ABC):
 
     @abstractmethod
     def give_back(self) -> Any:
-        """Give it back to its pool."""
+        """Keep it for the next waiter."""
 
     @abstractmethod
     def close(self) -> None:
@@ -282,7 +274,7 @@ class Calls(ABC):
         """Return each server that has keys."""
 
     @abstractmethod
-    def transports(self) -> list[Transport]:
+    def transports(self) -> list[Any]:
         """Return the transport of every server that was asked so far."""
 
     def call(self, request: Request) -> Steps[Any]:
@@ -313,8 +305,13 @@ class Calls(ABC):
         silent: dict[Server | None, BackendError] = {}
         for i, request in enumerate(requests):
             if isinstance(replies.get(i, MISSING), ResponseError):
-                error = silent.get(self.server_of(request.key))
-                replies[i] = error if error else (yield from self._alone(request, silent))
+                try:
+                    known = silent.get(self.server_of(request.key))
+                    replies[i] = known or (yield from self.call(request))
+                except BackendError as error:
+                    replies[i] = error
+                    if isinstance(error.__cause__, UNREACHABLE):
+                        silent[self.server_of(request.key)] = error
         return [replies[i] for i in range(len(requests))]
 
     def _pipelined(self, requests: Sequence[Request]) -> Steps[dict[int, Any]]:
@@ -329,14 +326,6 @@ class Calls(ABC):
                 answers = yield from server.pipeline([requests[i] for i in numbers])
                 replies.update(zip(numbers, answers, strict=True))
         return replies
-
-    def _alone(self, request: Request, silent: dict[Server | None, BackendError]) -> Steps[Any]:
-        try:
-            return (yield from self.call(request))
-        except BackendError as error:
-            if isinstance(error.__cause__, UNREACHABLE):
-                silent[self.server_of(request.key)] = error
-            return error
 
 
 class Server(Calls):
@@ -361,7 +350,7 @@ class Server(Calls):
         yield from ()
         return [self]
 
-    def transports(self) -> list[Transport]:
+    def transports(self) -> list[Any]:
         return [self.transport]
 
     def deliver(

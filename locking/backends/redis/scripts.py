@@ -137,9 +137,14 @@ GET_HOLDER: Final = Script("is_external", "get_holder")
 KEEP, DONT_KEEP = pack(b"1"), pack(b"0")
 
 
+def braced_key(key: bytes) -> bytes:
+    """Return what the names of keys end with that live in the same cluster slot as `key`; Redisson's rule."""
+    return key if b"{" in key else b"{%b}" % key
+
+
 def derived(prefix: bytes, key: bytes) -> bytes:
-    """Return a key that lives in the same cluster slot as `key`; Redisson's suffix rule."""
-    return b"%b:%b" % (prefix, key) if b"{" in key else b"%b:{%b}" % (prefix, key)
+    """Return a key that lives in the same cluster slot as `key`."""
+    return b"%b:%b" % (prefix, braced_key(key))
 
 
 def fair_queue(key: bytes) -> bytes:
@@ -160,7 +165,7 @@ def keys_of(key: str, index: Index) -> Keys:
     """Return what is sent for every request on `key`, which is listed in `index`."""
     lock = key.encode()
     listed = index.of(lock)
-    braced = lock if b"{" in lock else b"{%b}" % lock
+    braced = braced_key(lock)
     size = len(braced)
     packed = (
         b"$1\r\n4\r\n$%d\r\n%b\r\n$%d\r\nredisson_lock_token:%b\r\n$%d\r\nholdfast_lock_queue:%b\r\n$%d\r\n%b\r\n"

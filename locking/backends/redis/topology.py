@@ -11,12 +11,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cache, partial
 from typing import Any, Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
+import redis
 from django.core.exceptions import ImproperlyConfigured
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -29,7 +31,6 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from locking.backends.options import misplaced
 from locking.backends.redis.async_transport import AsyncTransport, EventLoops
 from locking.backends.redis.cluster import Address, Cluster, SlotMap
-from locking.backends.redis.compat import require_supported_client
 from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import ReplicaAck, Server
 from locking.backends.redis.transport import RedisClient, Transport
@@ -50,6 +51,25 @@ LOCKS: Final = "lock:"
 
 OWN_OPTIONS: Final = ("wait_replicas", "wait_timeout_ms", "sentinel_kwargs")
 """What `OPTIONS` may hold beside arguments of redis-py's connections."""
+
+
+OLDEST: Final = (5, 2, 1)
+"""The oldest redis-py that the contract passed on."""
+
+
+def require_supported_client(version: str = redis.__version__) -> None:
+    """Refuse a redis-py that pip could not refuse, because it was installed without the extra.
+
+    Raises:
+        ImproperlyConfigured: it is older than any that was tried.
+    """
+    found = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+    if found < OLDEST:
+        needed = ".".join(map(str, OLDEST))
+        raise ImproperlyConfigured(
+            f"redis-py {version} is installed, and locks need {needed} or newer:"
+            f" pip install 'redis>={needed}'"
+        )
 
 
 def default_key_prefix(settings: AliasSettings) -> str:
@@ -107,9 +127,8 @@ def _pool_at(settings: AliasSettings, url: str) -> ConnectionPool:
         if url.startswith(SENTINEL_SCHEME):
             return _sentinel_pool(settings, url)
         path = urlsplit(url).path.strip("/")
-        if url.startswith("unix://") != bool(
-            path and not path.isdecimal()
-        ):  # redis-py takes both for defaults
+        is_file = bool(path and not path.isdecimal())
+        if url.startswith("unix://") != is_file:  # redis-py takes both for defaults
             raise ValueError(f"{_without_password(url)!r} must be unix:///path or redis://host:6379/<number>")
         return ConnectionPool.from_url(url, **_connection_options(settings))
     except ValueError as error:
@@ -145,22 +164,18 @@ def _sentinel_pool(settings: AliasSettings, url: str) -> ConnectionPool:
     options = {**parse_url(master.geturl()), **_connection_options(settings)}
     for name in ("host", "port", "connection_class"):
         options.pop(name, None)
-    sentinels = [_host_and_port(part, 26379) for part in hosts.split(",")]
-    asked = _sentinel_options(settings)
+    sentinels = [_host_and_port(part) for part in hosts.split(",")]
+    patience = {"socket_timeout": SENTINEL_TIMEOUT, "socket_connect_timeout": SENTINEL_TIMEOUT}
+    asked = {**patience, "retry": Retry(NoBackoff(), 0), **settings.options.get("sentinel_kwargs", {})}
     manager = Sentinels(sentinels, sentinel_kwargs=asked, **options)  # type: ignore[no-untyped-call]
     return SentinelConnectionPool(service, manager, ssl=parts.scheme == "rediss", **options)
 
 
-def _sentinel_options(settings: AliasSettings) -> dict[str, Any]:
-    patience = {"socket_timeout": SENTINEL_TIMEOUT, "socket_connect_timeout": SENTINEL_TIMEOUT}
-    return {**patience, "retry": Retry(NoBackoff(), 0), **settings.options.get("sentinel_kwargs", {})}
-
-
-def _host_and_port(text: str, default: int) -> tuple[str, int]:
+def _host_and_port(text: str) -> tuple[str, int]:
     parts = SplitResult("redis", text, "", "", "")
     if not parts.hostname:
         raise ValueError(f"{text!r} is no host:port")
-    return parts.hostname, parts.port or default
+    return parts.hostname, parts.port or 26379
 
 
 # a cluster
@@ -239,19 +254,16 @@ def _asking_sentinels_once(pool: ConnectionPool) -> ConnectionPool:
     manager = Sentinels([])  # type: ignore[no-untyped-call]
     manager.__dict__.update(pool.sentinel_manager.__dict__)
     manager.sentinels = [
-        Redis(connection_pool=_asking_once(each.connection_pool)) for each in manager.sentinels
+        Redis(connection_pool=_impatient(each.connection_pool)) for each in manager.sentinels
     ]
     options = {**pool.connection_kwargs, "connection_class": pool.connection_class}
     return SentinelConnectionPool(pool.service_name, manager, is_master=pool.is_master, **options)
 
 
-def _asking_once(pool: ConnectionPool) -> ConnectionPool:
-    asked = pool.connection_kwargs
-    patience = {
-        name: min(asked.get(name) or SENTINEL_TIMEOUT, SENTINEL_TIMEOUT)
-        for name in ("socket_timeout", "socket_connect_timeout")
-    }
-    options = {**asked, **patience, "retry": Retry(NoBackoff(), 0)}
+def _impatient(pool: ConnectionPool) -> ConnectionPool:
+    options = {**pool.connection_kwargs, "retry": Retry(NoBackoff(), 0)}
+    for name in ("socket_timeout", "socket_connect_timeout"):
+        options[name] = min(options.get(name) or SENTINEL_TIMEOUT, SENTINEL_TIMEOUT)
     return ConnectionPool(connection_class=pool.connection_class, **options)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -22,7 +22,6 @@ from redis.retry import Retry
 
 from locking.backends.base import Outcome, Waiter
 from locking.backends.redis import protocol
-from locking.backends.redis.compat import read_within
 from locking.backends.redis.protocol import Steps
 from locking.backends.redis.scripts import Request, command
 from locking.backends.redis.waiter import WaitSteps
@@ -114,20 +113,34 @@ class ThreadConnection(protocol.Connection):
             self._reader.feed(data)
         return reply
 
-    def send(self, *parts: str) -> None:
-        """Send a command whose answer is read as a message."""
-        self.connection.send_command(*parts, check_health=False)
+    def send(self, packet: bytes) -> None:
+        """Send a request whose answer is received."""
+        self.connection.send_packed_command((packet,), check_health=False)
 
-    def receive(self, timeout: float) -> Any:
-        """Return the next message or acknowledgement within `timeout` seconds.
+    def receive(self, timeout: float, *, pushed: bool = True) -> Any:
+        """Return the next answer or, with `pushed`, message within `timeout` seconds.
 
         Raises:
             TimeoutError, redis.TimeoutError: nothing came in time, and the connection stays open.
         """
+        if self.connection._sock is None:  # redis-py may connect again, without what was subscribed
+            raise RedisConnectionError("the connection is closed")
+        self.connection._sock.settimeout(timeout)
         if self._sock is None:
-            return read_within(self.connection, timeout, push_request=True, disconnect_on_error=False)
-        self._sock.settimeout(timeout)
-        return unless_error(self._received())
+            return self.connection.read_response(
+                disable_decoding=True, push_request=pushed, disconnect_on_error=False
+            )
+        return unless_error(self._received() if pushed else self._next())
+
+
+@contextmanager
+def closed_on_failure(connection: ThreadConnection) -> Iterator[None]:
+    """Close a connection that may have an unread answer: the next user must not read it."""
+    try:
+        yield
+    except BaseException:
+        connection.disconnect()
+        raise
 
 
 def reader_for(connection: Any) -> Any | None:
@@ -146,25 +159,33 @@ def unless_error(reply: Any) -> Any:
 
 
 class Transport(protocol.Transport):
-    """The connections of all threads to one server, which `pool` tells how to reach; for `verbs` see
-    `SubscriptionPool`.
+    """The connections of all threads to one server, which `pool` tells how to reach.
+
+    Attributes:
+        subscriptions: those that no thread waits with at the moment.
     """
 
-    subscriptions: SubscriptionPool
     sleep = staticmethod(time.sleep)
 
     def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
-        make = partial(ThreadConnection, pool)
-        super().__init__(make, SubscriptionPool(make, verbs))
+        super().__init__(partial(ThreadConnection, pool), verbs)
+        self.pool = pool
+        self.subscriptions: deque[Subscription] = deque()
         after_fork(self.forget)
 
     def forget(self) -> None:
         """Drop what a forked child must not read: replies to two processes on one socket mix up."""
-        self.idle, self.subscriptions.kept = deque(), deque()
+        self.idle, self.subscriptions = deque(), deque()
+
+    def idle_subscription(self, owner: str) -> Subscription | None:
+        return protocol.taken_from(self.subscriptions)
+
+    def subscribe(self, owner: str) -> Subscription:
+        return Subscription(self, self.make())
 
     def shutdown(self) -> None:
-        while self.subscriptions.kept:
-            self.subscriptions.kept.pop().close()
+        while self.subscriptions:
+            self.subscriptions.pop().close()
         idle, self.idle = self.idle, deque()
         while idle:
             idle.pop().disconnect()
@@ -177,13 +198,13 @@ class Subscription(protocol.Subscription):
     dispatching thread, and when the process dies the server sees it and passes the dead waiter over.
     """
 
-    pool: SubscriptionPool
+    transport: Transport
 
-    def __init__(self, pool: SubscriptionPool, connection: ThreadConnection) -> None:
-        self.pool, self.channel = pool, protocol.own_channel()
+    def __init__(self, transport: Transport, connection: ThreadConnection) -> None:
+        self.transport, self.channel = transport, protocol.own_channel()
         self.connection = connection
         self._extra: str | None = None
-        with self._closed_on_failure():
+        with closed_on_failure(self.connection):
             connection.connect()
             self._change("SUBSCRIBE", self.channel)
 
@@ -191,8 +212,8 @@ class Subscription(protocol.Subscription):
         return self._extra == channel
 
     def listen(self, channel: str) -> None:
-        with self._closed_on_failure():
-            for verb in self.pool.verbs:
+        with closed_on_failure(self.connection):
+            for verb in self.transport.verbs:
                 self._change(verb, channel)
         self._extra = channel
 
@@ -200,29 +221,20 @@ class Subscription(protocol.Subscription):
         """See the base class: with its own channel only; one that fails is closed."""
         with suppress(RedisError, OSError):
             if self._extra is not None and self.connection.is_open:
-                with self._closed_on_failure():
-                    for verb in self.pool.verbs:
+                with closed_on_failure(self.connection):
+                    for verb in self.transport.verbs:
                         self._change(OPPOSITES[verb], self._extra)
                 self._extra = None
             if self.connection.is_open:
-                self.pool.kept.append(self)
-
-    @contextmanager
-    def _closed_on_failure(self) -> Iterator[None]:
-        """The next waiter must not read an acknowledgement that this one has left unread."""
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
+                self.transport.subscriptions.append(self)
 
     def _change(self, verb: str, channel: str) -> None:
-        self.connection.send(verb, channel)
+        self.connection.send(command(verb, channel).by_digest)
         try:
             while not self.connection.receive(DEFAULT_TIMEOUT)[0].endswith(b"subscribe"):
                 pass  # an older message, which has no waiter any more
         except ResponseError as error:
-            if not self.pool.is_too_old(error):
+            if not self.transport.is_too_old(error):
                 raise
 
     def receive(self, timeout: float) -> protocol.Message | None:
@@ -234,20 +246,6 @@ class Subscription(protocol.Subscription):
 
     def close(self) -> None:
         self.connection.disconnect()
-
-
-class SubscriptionPool(protocol.SubscriptionPool):
-    """The subscriptions on one server; `kept` are those that no thread waits with at the moment."""
-
-    def __init__(self, make: Callable[[], ThreadConnection], verbs: tuple[str, ...]) -> None:
-        super().__init__(make, verbs)
-        self.kept: deque[Subscription] = deque()
-
-    def idle(self, owner: str) -> Subscription | None:
-        return protocol.taken_from(self.kept)
-
-    def open(self, owner: str) -> Subscription:
-        return Subscription(self, self._make())
 
 
 def run(verb: Steps[T]) -> T:

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 from locking.backends.base import AsyncWaiter, Holder, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease, TokenReissue
 from locking.backends.redis.async_transport import EventLoops, TaskWaiter, arun
-from locking.backends.redis.kinds import Kind, key_of_queue
-from locking.backends.redis.protocol import Calls, Steps
+from locking.backends.redis.kinds import Kind, key_of_queue, read_holder
 from locking.backends.redis.scripts import Request
 from locking.backends.redis.transport import RedisClient, ThreadWaiter, run
 from locking.backends.redis.waiter import WaitSteps
@@ -53,10 +52,10 @@ class RedisVerbs(ForceRelease, TokenReissue):
         return _is_yes(await self._acall(self.kind.extend(key, owner, ttl)))
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
-        return _is_yes(self._client.call(self.kind.shorten(key, owner, ttl)))
+        return _is_yes(self._client.call(self.kind.extend(key, owner, ttl, exactly=True)))
 
     async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
-        return _is_yes(await self._acall(self.kind.shorten(key, owner, ttl)))
+        return _is_yes(await self._acall(self.kind.extend(key, owner, ttl, exactly=True)))
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
         """See the base class: one answer per lease, whatever becomes of the others."""
@@ -80,18 +79,16 @@ class RedisVerbs(ForceRelease, TokenReissue):
 
     def holder(self, key: str) -> Holder | None:
         """Return one of the holders (there may be many), or None; the number of holds is its count."""
-        return run(self._holder(self.calls, key))
+        return read_holder(self._client.call(self.kind.holder(key)))
 
     async def aholder(self, key: str) -> Holder | None:
-        return await arun(self._holder(await self._loops.here(), key))
-
-    def _holder(self, calls: Calls, key: str) -> Steps[Holder | None]:
-        return self.kind.read_holder((yield from calls.call(self.kind.holder(key))))
+        return read_holder(await self._acall(self.kind.holder(key)))
 
     def reissue_token(self, key: str, owner: str, above: int) -> int:
         """See the base class; a read hold may have ended although its field is there, so it gets none."""
-        request = self.kind.reissue_token(key, owner, above)
-        return 0 if request is None else int(self._client.call(request))
+        if not self.kind.HOLDER_FIELD:
+            return 0
+        return int(self._client.call(self.kind.reissue_token(key, owner, above)))
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
         return ThreadWaiter(self.steps_class(self.kind, self.calls, key, owner, ttl, fenced))

@@ -104,7 +104,7 @@ class WaitSteps:
                 if isinstance(outcome, Grant):
                     return (yield from self._granted(outcome))
                 # Ask again after anything changed in what it listens to: the lock may be free by then.
-                if not left or not (yield from self._prepared(self._pool(), self._channel())):
+                if not left or not (yield from self._prepared(self._transport(), self._channel())):
                     break
             return outcome
         except (RedisError, OSError, BackendError) as error:
@@ -138,17 +138,17 @@ class WaitSteps:
             raise error
         raise failure from error
 
-    def _prepared(self, pool: protocol.SubscriptionPool, channel: str | None) -> Steps[bool]:
+    def _prepared(self, transport: protocol.Transport, channel: str | None) -> Steps[bool]:
         """Listen where the lock is; True when anything changed."""
         try:
-            return (yield from self._listens(pool, channel))
+            return (yield from self._listens(transport, channel))
         except MovedError:  # its slot has gone since the question; the next one finds where
             yield from self._abandon()
             return True
 
-    def _listens(self, pool: protocol.SubscriptionPool, channel: str | None) -> Steps[bool]:
+    def _listens(self, transport: protocol.Transport, channel: str | None) -> Steps[bool]:
         subscription = self._subscription
-        if subscription is not None and subscription.pool is pool:
+        if subscription is not None and subscription.transport is transport:
             if channel is None or subscription.hears(channel):
                 return False
             with suppress(*UNREACHABLE):  # it died with its server, or while it was idle
@@ -156,8 +156,8 @@ class WaitSteps:
                 return True
         yield from self._abandon()
         while True:
-            idle = pool.idle(self._owner)
-            self._subscription = subscription = idle or (yield pool.open, (self._owner,))
+            idle = transport.idle_subscription(self._owner)
+            self._subscription = subscription = idle or (yield transport.subscribe, (self._owner,))
             try:
                 if channel is not None:
                     yield subscription.listen, (channel,)
@@ -167,10 +167,10 @@ class WaitSteps:
                     raise
                 self._close()
 
-    def _pool(self) -> protocol.SubscriptionPool:
+    def _transport(self) -> protocol.Transport:
         server = self._calls.server_of(self._key)
         assert server is not None, "the lock's server has just answered"
-        return server.transport.subscriptions
+        return server.transport
 
     def wait(self, timeout: float) -> Steps[Outcome]:
         """See `Waiter.wait`."""
@@ -250,7 +250,7 @@ class QueueWaitSteps(WaitSteps):
 
     def _request(self, queue: bool) -> Request:
         if queue and self._subscription is None and (server := self._calls.server_of(self._key)):
-            self._subscription = server.transport.subscriptions.idle(self._owner)
+            self._subscription = server.transport.idle_subscription(self._owner)
         entry = b"" if self._subscription is None else self._entry()
         return acquire_request(
             self._key, self._owner, self._ttl, keep=self._fenced, entry=entry, index=self._calls.index

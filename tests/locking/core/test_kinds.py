@@ -550,3 +550,10 @@ def test_processes_read_together_and_write_alone(on, tmp_path):
     with child(work) as one, child(work) as two, child(work) as three:
         assert [each.report(60) for each in (one, two, three)] == ["done"] * 3
     assert counter.read_text() == "30"
+
+
+def test_an_engine_without_a_kind_names_those_that_have_it():
+    """Rows of a database make no read-write lock; the error says where there is one."""
+    rows = {"default": {"BACKEND": "locking.backends.database.DatabaseBackend"}}
+    with override_settings(LOCKING=rows), pytest.raises(LockNotSupported, match="use Redis, etcd or ZooK"):
+        get_read_lock("a").try_acquire()

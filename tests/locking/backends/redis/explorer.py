@@ -56,6 +56,7 @@ BYSTANDER = "00000000-0000-8000-8000-0000000000bb:1"
 SHORT_TTL = TTL / 2
 MILLISECOND = 0.001
 MOST_STEPS = 300
+NOTHING = object()
 STAYING = ("stays", "stays, ends", "stays, releases")
 
 
@@ -200,17 +201,22 @@ class ModelConnection:
         self.arrived()
 
     ended = False
+    limit = TIMEOUT
 
     # ours
 
     @property
     def _sock(self) -> ModelConnection | None:
-        """What redis-py has while it is connected; see `compat.read_within`."""
+        """What redis-py has while it is connected."""
         return self if self.is_connected else None
+
+    def settimeout(self, seconds: float) -> None:
+        """Wait so long for the next answer."""
+        self.limit = seconds
 
     def open(self) -> None:
         """Connect."""
-        self.is_connected, self.ended, self.unread = True, False, 0
+        self.is_connected, self.ended, self.unread, self.limit = True, False, 0, TIMEOUT
         self.answers.clear()
         self.messages.clear()
 
@@ -264,13 +270,13 @@ class ModelConnection:
         return [verb.lower(), channel, 1]
 
     def taken(self) -> Any:
-        """Return what lies ready: an answer, a message; None when there is nothing."""
+        """Return what lies ready: an answer, a message, or NOTHING."""
         if self.ended or not self.is_connected:
             raise RedisConnectionError("Connection closed by server.")
         if self.answers:
             self.unread -= 1
             return self.answers.popleft()
-        return self.messages.popleft() if self.messages else None
+        return self.messages.popleft() if self.messages else NOTHING
 
 
 def _raised(reply: Any) -> Any:
@@ -297,21 +303,14 @@ class ThreadConnection(ModelConnection):
         data = packet if isinstance(packet, bytes) else b"".join(packet)
         self._do("send", lambda fault: self.transmit(data, fault))
 
-    def send_command(self, *parts: str, check_health: bool = True) -> None:
-        """Send one request."""
-        raw = [part.encode() for part in parts]
-        self.send_packed_command(
-            b"*%d\r\n" % len(raw) + b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in raw)
-        )
-
-    def read_response(self, *, timeout: float = TIMEOUT, **options: Any) -> Any:
+    def read_response(self, **options: Any) -> Any:
         """Wait for an answer or a message."""
-        return self._do("read", lambda fault: self._read(timeout))
+        return self._do("read", lambda fault: self._read())
 
-    def _read(self, timeout: float) -> Any:
-        while (reply := self.taken()) is None:
+    def _read(self) -> Any:
+        while (reply := self.taken()) is NOTHING:
             if not (self.channels and not self.unread and self.world.others_act()):
-                self.world.clock.sleep(timeout)
+                self.world.clock.sleep(self.limit)
                 raise RedisTimeoutError("no answer")
         return _raised(reply)
 
@@ -361,7 +360,7 @@ class TaskConnection(ModelConnection):
         return await self._do("read", self._read)
 
     async def _read(self, fault: Fault | None) -> Any:
-        while (reply := self.taken()) is None:
+        while (reply := self.taken()) is NOTHING:
             arrived = asyncio.get_running_loop().create_future()
             self.arrived = lambda: arrived.done() or arrived.set_result(None)  # type: ignore[assignment, func-returns-value]  # noqa: B023
             await arrived

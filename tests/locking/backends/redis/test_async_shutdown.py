@@ -16,7 +16,7 @@ def test_a_subscribed_socket_that_breaks_while_a_task_leaves_is_not_opened_again
     async def scenario():
         pool = ConnectionPool.from_url(settings.REDIS_URL)
         transport = AsyncTransport(pool, LISTEN_BOTH)
-        subscription = await transport.subscriptions.open("task")
+        subscription = await transport.subscribe("task")
         reader = subscription.reader
         await subscription.listen("redisson_lock__channel:{a}")
         connection: Any = reader.connection.connection

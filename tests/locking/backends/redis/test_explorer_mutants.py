@@ -67,9 +67,9 @@ def an_idle_subscription_is_trusted(patch):
 def a_refused_subscription_is_asked_for_again(patch):
     """SUBSCRIBE that is refused is sent again and again."""
 
-    def prepared(self, pool, channel):
+    def prepared(self, transport, channel):
         yield from self._abandon()
-        self._subscription = yield pool.open, (self._owner,)
+        self._subscription = yield transport.subscribe, (self._owner,)
         with suppress(RedisError):
             yield self._subscription.listen, (channel or "",)
         return True

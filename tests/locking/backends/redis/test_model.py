@@ -38,7 +38,7 @@ def conversation() -> list[Any]:
         acquire_request("a", ONE, 30, keep=False, entry=b"", index=INDEX),
         acquire_request("a", TWO, 30, keep=False, entry=place, index=INDEX),
         acquire_request("a", ONE, 20, keep=True, entry=b"", index=INDEX),
-        Ordinary(INDEX).shorten("a", ONE, 10),
+        Ordinary(INDEX).extend("a", ONE, 10, exactly=True),
         release_request("a", TWO, index=INDEX, entry=place),
         release_request("a", ONE, index=INDEX),
         release_request("a", ONE, index=INDEX),

@@ -1,20 +1,20 @@
-"""What differs between versions of redis-py is reported, or evened out, in one place."""
+"""Whichever redis-py is installed: it is refused, or a connection of it answers in the same way."""
 
 from typing import Any
 from unittest import mock
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from redis import ConnectionPool, Redis
+from redis import ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking import get_lock
-from locking.backends.redis import compat
 from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import Server
 from locking.backends.redis.scripts import command
-from locking.backends.redis.transport import Transport
+from locking.backends.redis.topology import require_supported_client
+from locking.backends.redis.transport import ThreadConnection, Transport
 from locking.testing.contract.base import begin, until
 from tests.backends import any_engine
 
@@ -25,52 +25,53 @@ def test_a_client_that_is_too_old_is_refused(version: str) -> None:
     with pytest.raises(
         ImproperlyConfigured, match=rf"redis-py {version} is installed.*pip install 'redis>=5.2.1'"
     ):
-        compat.require_supported_client(version)
+        require_supported_client(version)
 
 
 @pytest.mark.parametrize("version", ["5.2.1", "6.4.0", "8.1.0", "9.0.0b1"])
 def test_other_clients_are_not(version: str) -> None:
     """Newer ones are pip's to refuse."""
-    compat.require_supported_client(version)
+    require_supported_client(version)
 
 
-@pytest.fixture
-def connection(settings: Any) -> Any:
-    """An open connection to the real server."""
-    made = Redis.from_url(settings.REDIS_URL).connection_pool.get_connection()
+@pytest.fixture(params=["by its socket", "by redis-py"])
+def connection(settings: Any, request: pytest.FixtureRequest) -> Any:
+    """An open connection to the real server, whose answers are read in either way."""
+    made = ThreadConnection(ConnectionPool.from_url(settings.REDIS_URL))
+    made.connect()
+    if request.param == "by redis-py":
+        made._sock = None
     yield made
     made.disconnect()
 
 
-@pytest.fixture(params=[True, False], ids=["timeout=", "can_read"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to read, that of redis-py 8 and that of older ones."""
-    if request.param and not compat.TAKES_TIMEOUT:
-        pytest.skip("this redis-py has no read_response(timeout=)")
-    monkeypatch.setattr(compat, "TAKES_TIMEOUT", request.param)
-
-
-@pytest.mark.usefixtures("way")
-def test_a_reply_is_read(connection: Any) -> None:
+def test_a_reply_is_received(connection: ThreadConnection) -> None:
     """What the server said comes back undecoded."""
-    connection.send_command("ECHO", "here", check_health=False)
-    assert compat.read_within(connection, 5.0) == b"here"
+    connection.send(command("ECHO", "here").by_digest)
+    assert connection.receive(5.0) == b"here"
 
 
-@pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("disconnects", [True, False])
-def test_silence_is_a_time_out(connection: Any, disconnects: bool) -> None:
-    """Nothing within the time: a TimeoutError, and the connection is closed unless it is to stay."""
-    with pytest.raises(RedisTimeoutError):
-        compat.read_within(connection, 0.01, disconnect_on_error=disconnects)
-    assert (connection._sock is None) is disconnects
+def test_silence_is_a_time_out(connection: ThreadConnection) -> None:
+    """Nothing within the time: a TimeoutError, and what comes later is received by the next."""
+    with pytest.raises((TimeoutError, RedisTimeoutError)):
+        connection.receive(0.01)
+    connection.send(command("ECHO", "late").by_digest)
+    assert connection.receive(5.0) == b"late"
+
+
+def test_a_closed_connection_is_not_opened_anew(connection: ThreadConnection) -> None:
+    """redis-py alone might connect, and wait without the subscription that the old socket had."""
+    connection.disconnect()
+    with mock.patch.object(connection.connection, "connect") as connect, pytest.raises(RedisConnectionError):
+        connection.receive(0.01)
+    connect.assert_not_called()
 
 
 def test_a_subscription_is_given_back_without_is_connected(
-    connection: Any, monkeypatch: pytest.MonkeyPatch
+    connection: ThreadConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread that has waited returns its subscription to the pool on every redis-py."""
-    for client in type(connection).__mro__:
+    for client in type(connection.connection).__mro__:
         if "is_connected" in vars(client):
             monkeypatch.delattr(client, "is_connected")
     holder = get_lock("waited-for", ttl=60).acquire()
@@ -78,15 +79,6 @@ def test_a_subscription_is_given_back_without_is_connected(
     until(lambda: any_engine().held(prefix=any_engine().key("waited-for"))[0].waiters, 30)
     holder.release()
     waiter.result(30).release()
-
-
-def test_a_closed_connection_is_not_opened_anew(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`can_read` alone would connect, and wait without the subscription that the old socket had."""
-    monkeypatch.setattr(compat, "TAKES_TIMEOUT", False)
-    connection.disconnect()
-    with mock.patch.object(connection, "connect") as connect, pytest.raises(RedisConnectionError):
-        compat.read_within(connection, 0.01)
-    connect.assert_not_called()
 
 
 @pytest.mark.parametrize("way", ["deliver", "pipeline"])

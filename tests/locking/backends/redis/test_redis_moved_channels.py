@@ -20,9 +20,10 @@ HELD = [60_000, new_owner().encode(), 0, 0]
 class Subscribed(Subscription):
     """A subscription to a server that may have lost the slot, and then refuses its channel."""
 
-    def __init__(self, pool: Any, has_slot: bool) -> None:
-        self.pool, self.channel, self._extra = pool, "own", None
+    def __init__(self, transport: Any, has_slot: bool) -> None:
+        self.transport, self.channel, self._extra = transport, "own", None
         self._has_slot, self.is_closed = has_slot, False
+        self.connection: Any = SimpleNamespace(disconnect=self.close)
 
     def _change(self, verb: str, channel: str) -> None:
         if verb == "SSUBSCRIBE" and not self._has_slot:
@@ -33,18 +34,18 @@ class Subscribed(Subscription):
         self.is_closed = True
 
 
-class Pool:
-    """Subscriptions, of which the first are to a server that has lost the slot."""
+class Transport:
+    """Opens subscriptions, of which the first are to a server that has lost the slot."""
 
     verbs = ("SUBSCRIBE", "SSUBSCRIBE")
 
     def __init__(self, late: int) -> None:
         self.late, self.opened = late, list[Subscribed]()
 
-    def idle(self, owner: str) -> None:
+    def idle_subscription(self, owner: str) -> None:
         """There is none."""
 
-    def open(self, owner: str) -> Subscribed:
+    def subscribe(self, owner: str) -> Subscribed:
         """Open a new one."""
         self.opened.append(Subscribed(self, len(self.opened) >= self.late))
         return self.opened[-1]
@@ -52,31 +53,31 @@ class Pool:
 
 def wait_steps(late):
     """A waiter for a write lock that is held, and its subscriptions."""
-    pool = Pool(late)
+    transport = Transport(late)
 
     def deliver(request, replica_ack=None):
         yield from ()
         return HELD
 
-    server = SimpleNamespace(transport=SimpleNamespace(subscriptions=pool))
+    server = SimpleNamespace(transport=transport)
     calls: Any = SimpleNamespace(
         deliver=deliver, server_of=lambda key: server, replica_ack=None, has_failover=True, alias="default"
     )
-    return WaitSteps(kind_named("write", Index()), calls, "a", new_owner(), 60.0, False), pool
+    return WaitSteps(kind_named("write", Index()), calls, "a", new_owner(), 60.0, False), transport
 
 
 def test_a_waiter_follows_its_lock_to_another_server():
     """A channel that the server refuses, because its slot has moved, is listened to where the slot is."""
-    waiter, pool = wait_steps(late=1)
+    waiter, transport = wait_steps(late=1)
     assert isinstance(run(waiter.try_acquire(queue=True)), Busy)
-    assert [each.is_closed for each in pool.opened] == [True, False]
+    assert [each.is_closed for each in transport.opened] == [True, False]
 
 
 def test_a_slot_that_does_not_settle_keeps_no_waiter_busy():
     """After a few tries the waiter sleeps, without a subscription, and asks again then."""
-    waiter, pool = wait_steps(late=1000)
+    waiter, transport = wait_steps(late=1000)
     assert isinstance(run(waiter.try_acquire(queue=True)), Busy)
-    assert len(pool.opened) == 4
+    assert len(transport.opened) == 4
     assert waiter._subscription is None
 
 

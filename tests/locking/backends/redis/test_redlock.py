@@ -276,10 +276,10 @@ def test_a_socket_that_is_kept_after_an_interruption_is_caught(three, interrupti
         try:
             return read(node, asked, request, deadline)
         except BaseException:
-            node._idle.append(asked.connection)
+            node.transport.idle.append(asked.connection)
             raise
 
-    monkeypatch.setattr("locking.backends.redis.nodes._closed_on_failure", nullcontext)
+    monkeypatch.setattr("locking.backends.redis.nodes.closed_on_failure", nullcontext)
     monkeypatch.setattr(Node, "read", read_and_keep)
     with pytest.raises((AssertionError, LockError)):
         interrupt_each_step(three, interrupting)
