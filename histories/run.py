@@ -25,15 +25,13 @@ import psycopg
 
 from histories import checker, hosts, record, table
 from histories.client import Config
-from histories.models import Operation, is_linearizable
+from histories.models import Operation, judge
 from histories.nemeses import NEMESES, Scene, applies
 from histories.servers import ACCOUNT, until, with_clock
 from histories.systems import LEASE, SYSTEMS, PostgresServer, System, entry
 
 FAULT: Final = 2.4 * LEASE
 REST: Final = 2.0
-LONGEST: Final = 60
-"""Operations that the checker in Python can judge where Go isn't there."""
 
 
 class ClientProcess:
@@ -240,19 +238,12 @@ class Runner:
         scene.system.restore()
 
     def verdicts(self, histories: dict[checker.History, list[Operation]]) -> dict[str, str]:
-        """Judge each history: by Porcupine; without Go by the checker in Python, if it is short."""
+        """Judge each history: by Porcupine; without Go by the checker in Python."""
         if self.program is not None:
             lines = ((history, one) for history, operations in histories.items() for one in operations)
             said = checker.judge(self.program, lines)
             return {history.key: said.get(history, "not judged") for history in histories}
-        return {
-            history.key: "not judged"
-            if len(operations) > LONGEST
-            else "Ok"
-            if is_linearizable(history.model, operations)
-            else "Illegal"
-            for history, operations in histories.items()
-        }
+        return {history.key: judge(history.model, operations) for history, operations in histories.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from histories import record, run, table
 from histories.checker import History
-from histories.models import FOREVER, Operation, is_linearizable
+from histories.models import FOREVER, Operation, judge
 from histories.systems import SYSTEMS
 
 
@@ -109,7 +109,7 @@ def test_an_overwritten_section_is_counted_and_refused(logged):
         events += [called(name, "section", "bare-7"), (name, "wrote", {"value": 0}), (name, "ok", {})]
     found, seen = logged(*events)
     assert record.figures(seen, 0, 10).lost == {"bare": 1}
-    assert not is_linearizable("register", found[History("register", "bare")])
+    assert judge("register", found[History("register", "bare")]) == "Illegal"
 
 
 def test_the_longest_time_without_a_grant_and_the_seconds_with_one_are_measured(logged):
