@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
@@ -180,7 +180,12 @@ class Runner:
         config.write(folder / "config.json")
         self._make_registers(config, folder / "config.json")
         chance = random.Random(f"{self.seed} {name} {nemesis}")  # noqa: S311 - a test's
-        begin, end = self._harm(system, nemesis, folder, chance)
+
+        def found() -> bool:
+            said = self.verdicts(record.histories(record.read(folder)))
+            return any(said.get(kind) == "Illegal" for kind in table.MISTAKES[wrong].kinds)
+
+        begin, end = self._harm(system, nemesis, folder, chance, found if wrong else lambda: False)
         seen = record.read(folder)
         figures = asdict(record.figures(seen, begin, end))
         verdicts = self.verdicts(record.histories(seen))
@@ -199,7 +204,14 @@ class Runner:
                 name = f"{kind}-{config.cell}"
                 connection.execute("INSERT INTO guarded VALUES (%s, 0)", [name])
 
-    def _harm(self, system: System, nemesis: str, folder: Path, chance: random.Random) -> tuple[int, int]:
+    def _harm(
+        self,
+        system: System,
+        nemesis: str,
+        folder: Path,
+        chance: random.Random,
+        is_enough: Callable[[], bool],
+    ) -> tuple[int, int]:
         """Run the clients and the nemesis; return when the first fault could begin, and when all ended."""
         path = folder / "config.json"
         with (folder / "errors.log").open("ab") as errors:
@@ -213,6 +225,8 @@ class Runner:
                     for client in clients:
                         client.revive()
                     time.sleep(REST)
+                    if is_enough():
+                        break
                 end = time.monotonic_ns()
                 for client in clients:
                     client.tell_to_stop()
