@@ -81,7 +81,7 @@ def up() -> None:
     if reason := obstacle():
         raise HostsError(reason)
     _claim()
-    down()
+    _remove()
     _ip("netns", "add", PREFIX + SWITCH)
     switch("link add bridge up type bridge")
     for host in HOSTS:
@@ -96,7 +96,7 @@ def up() -> None:
 
 
 def _claim() -> None:
-    """Keep other runs from removing these hosts, until this process ends."""
+    """Keep other runs from removing these hosts, until `down` or the end of this process."""
     if _CLAIM:
         return
     file = os.open(f"/run/{PREFIX}histories.lock", os.O_WRONLY | os.O_CREAT)
@@ -110,6 +110,12 @@ def _claim() -> None:
 
 def down() -> None:
     """Remove all hosts with whatever runs in them, and the disks of their servers."""
+    _remove()
+    while _CLAIM:
+        os.close(_CLAIM.pop())
+
+
+def _remove() -> None:
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     namespaces = [line.split()[0] for line in listed.splitlines() if line.startswith(PREFIX)]
     for namespace in namespaces:
