@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from histories import record, run, table
+from histories import record, run, table, violation
 from histories.checker import History
 from histories.models import FOREVER, Operation, judge
 from histories.systems import SYSTEMS
@@ -125,6 +125,17 @@ def test_the_table_never_says_none_of_what_was_not_judged():
     cell = {"verdicts": {"lock": "Unknown", "bare": "not judged", "fenced": "Ok"}, "figures": {"lost": {}}}
     shown = [table.said(cell, kind) for kind in ("bare", "confirmed", "fenced")]
     assert [table.holders(cell), *shown] == ["not judged", "not judged", "—", "none lost"]
+
+
+def test_two_holders_of_one_lock_are_named_and_one_after_the_other_are_not(logged):
+    """The second is granted while the first is known to hold; the release in between makes the difference."""
+    second = [called("9", "acquire", "lock-7", client="c2"), ("9", "ok", {"owner": "b", "token": 6})]
+    look = [called("8", "held", "lock-7", owner="a", client="c1"), ("8", "ok", {})]
+    first = [called("1", "acquire", "lock-7", client="c1"), *HELD[1:4]]
+    _, seen = logged(*first, *second, *look)
+    assert [(a.client, b.client) for a, b in violation.two_holders(seen.events)] == [("c1", "c2")]
+    _, seen = logged(*first, *look, *second)
+    assert violation.two_holders(seen.events) == []
 
 
 def test_a_mix_says_what_it_was():
