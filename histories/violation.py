@@ -74,11 +74,13 @@ def two_holders(events: Iterable[record.Event]) -> list[tuple[Hold, Hold]]:
         for event in exclusive
         if event.facts["action"] == "acquire" and event.outcome == "ok"
     ]
-    of_one_key = (
-        (one, other) for one in holds for other in holds if one.key == other.key and one is not other
-    )
-    overlaps = (pair for pair in pairs if _overlap(*pair))
-    return sorted(overlaps, key=lambda pair: pair[1].begin)
+    holds.sort(key=lambda hold: hold.begin)
+    return [
+        (first, second)
+        for number, second in enumerate(holds)
+        for first in holds[:number]
+        if first.key == second.key and second.begin < first.end
+    ]
 
 
 def near(at: int, faults: Sequence[dict[str, Any]]) -> str:
