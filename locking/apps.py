@@ -1,6 +1,7 @@
 """The Django app: `INSTALLED_APPS += ["locking"]`."""
 
 import atexit
+from typing import Any
 
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
@@ -16,12 +17,21 @@ class LockingConfig(AppConfig):
     def ready(self) -> None:
         """Register the system checks; have what is built on the core hear of locks, and of the end."""
         from locking import checks, live_checks  # noqa: F401
-        from locking.core import at_exit
-        from locking.inspection import audit, deadlocks, heartbeat
+        from locking.core import at_exit, waits
+        from locking.inspection import audit, heartbeat
         from locking.liveness import release
 
         release.start()
         heartbeat.start()
-        deadlocks.start()
+        waits.watch = watch_for_deadlocks
         audit.listen()
         atexit.register(at_exit.release_what_is_left)  # the last one registered runs first
+
+
+def watch_for_deadlocks(*wait: Any) -> Any:
+    """Load the search for deadlocks with the first wait, to watch that and all that follow."""
+    from locking.core import waits
+    from locking.inspection.deadlocks import Watch
+
+    waits.watch = Watch
+    return Watch(*wait)

@@ -43,7 +43,7 @@ HINTS: Final = {
     " SQLite.",
     "locking.E010": "Name an absolute path, or None to leave it out.",
     "locking.E011": "Decorate changeform_view or delete_view instead.",
-    "locking.E012": "Write the name as the URLconf has it, or give a default: <name|'none'>.",
+    "locking.E012": "Write the name as the URLconf has it, or give a default.",
     "locking.W001": "Use it in tests; in production take a backend that all processes share, such as Redis.",
     "locking.W002": "A row lock protects nothing there: use fenced=True or a conditional UPDATE, or"
     " PostgreSQL.",
@@ -189,7 +189,8 @@ def _check_key(view: Any, names: set[str]) -> Iterator[CheckMessage]:
                 text = (
                     f"{dotted_path(kind)} is locked by {template.source!r}, but a route to it has no argument"
                 )
-                yield _message("E012", f"{text} {value.name!r}; it has {known}")
+                advice = template.advice(value, names)
+                yield _message("E012", f"{text} {value.name!r}; it has {known}{advice}")
 
 
 def _check_fence(function: Any) -> Iterator[CheckMessage]:

@@ -23,7 +23,7 @@ class Backend:
 
     settings: Mapping[str, Any]
     unreachable: Mapping[str, Any] | None = None
-    shortest_ttl: float = 0.15
+    shortest_ttl: float = 0.05
     fixture: str | None = None
 
     def reached(self, request: pytest.FixtureRequest) -> dict[str, Any]:

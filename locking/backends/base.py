@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
 
 from locking.exceptions import BackendError, BackendUnavailable, LockError, LockNotSupported
 from locking.utils.backoff import jittered
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Grant(NamedTuple):
@@ -159,8 +161,8 @@ class Finding:
 Outcome = Grant | Busy
 
 
-class Waiter(ABC):
-    """One waiter for one lock: try, wait to be woken, and leave the queue if that failed."""
+class WaiterState:
+    """What a waiter says of itself, whether a thread or a task waits."""
 
     owner: str = ""
     """The owner of the latest try, where each has one of its own; it is the lease's if that is granted."""
@@ -168,6 +170,10 @@ class Waiter(ABC):
     """Others may act as this owner, so that what it holds may be from before; see `Grant.is_new`."""
     unsettled: bool = False
     """After `leave`: the engine may grant the lock all the same, because a request wasn't answered."""
+
+
+class Waiter(WaiterState, ABC):
+    """One waiter for one lock: try, wait to be woken, and leave the queue if that failed."""
 
     @abstractmethod
     def try_acquire(self, *, queue: bool) -> Outcome:
@@ -193,15 +199,8 @@ class Waiter(ABC):
         """
 
 
-class AsyncWaiter(ABC):
-    """`Waiter` for asyncio: the same three steps, awaited."""
-
-    owner: str = ""
-    """See `Waiter.owner`."""
-    owner_is_given: bool = False
-    """See `Waiter.owner_is_given`."""
-    unsettled: bool = False
-    """See `Waiter.unsettled`."""
+class AsyncWaiter(WaiterState, ABC):
+    """`Waiter` for asyncio: the same steps, awaited."""
 
     @abstractmethod
     async def try_acquire(self, *, queue: bool) -> Outcome:
@@ -266,10 +265,16 @@ class LockVerbs(ABC):
 class AsyncVerbs(LockVerbs):
     """The verbs for asyncio, each in a thread: an engine with a client of its own overrides them."""
 
+    never_blocks: ClassVar[bool] = False
+    """No verb waits for anything, so asyncio needs no thread."""
+
+    async def _carried_out(self, verb: Callable[..., T], *arguments: Any) -> T:
+        return verb(*arguments) if self.never_blocks else await asyncio.to_thread(verb, *arguments)
+
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """`try_acquire` for asyncio."""
         ask = partial(self.try_acquire, key, owner, ttl, fenced=fenced)
-        return await self.asked_in_thread(ask, key, owner)
+        return ask() if self.never_blocks else await self.asked_in_thread(ask, key, owner)
 
     async def asked_in_thread(self, ask: Callable[[], Outcome], key: str, owner: str) -> Outcome:
         """Run `ask` in a thread; when the task is cancelled, the thread undoes what comes of it too late.
@@ -293,19 +298,19 @@ class AsyncVerbs(LockVerbs):
 
     async def aextend(self, key: str, owner: str, ttl: float) -> bool:
         """`extend` for asyncio."""
-        return await asyncio.to_thread(self.extend, key, owner, ttl)
+        return await self._carried_out(self.extend, key, owner, ttl)
 
     async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
         """`shorten` for asyncio."""
-        return await asyncio.to_thread(self.shorten, key, owner, ttl)
+        return await self._carried_out(self.shorten, key, owner, ttl)
 
     async def arelease(self, key: str, owner: str) -> bool:
         """`release` for asyncio."""
-        return await asyncio.to_thread(self.release, key, owner)
+        return await self._carried_out(self.release, key, owner)
 
     async def aholder(self, key: str) -> Holder | None:
         """`holder` for asyncio."""
-        return await asyncio.to_thread(self.holder, key)
+        return await self._carried_out(self.holder, key)
 
 
 class BaseLockBackend(AsyncVerbs):

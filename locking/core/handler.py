@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
@@ -39,12 +39,6 @@ class InvalidLockBackend(ConnectionDoesNotExist):
     """`LOCKING` has no such alias."""
 
 
-if TYPE_CHECKING:
-    Base = BaseConnectionHandler[BaseLockBackend]
-else:  # Django's class takes no parameters when it runs
-    Base = BaseConnectionHandler
-
-
 class Configured:
     """One reading of the setting, and the backends that came of it.
 
@@ -59,7 +53,7 @@ class Configured:
         self.building = threading.Lock()
 
 
-class LockHandler(Base):
+class LockHandler(BaseConnectionHandler):  # type: ignore[type-arg] # it takes none when it runs
     """`locks["default"]` is the backend that `LOCKING["default"]` describes."""
 
     settings_name = "LOCKING"
@@ -158,7 +152,6 @@ class LockHandler(Base):
 
 
 def _class_at(path: str) -> type[BaseLockBackend]:
-    """Import a backend's class."""
     found = import_string(path)
     if not (isinstance(found, type) and issubclass(found, BaseLockBackend)):
         raise ImproperlyConfigured(f"BACKEND={path!r} is no lock backend, but {found!r}")

@@ -7,7 +7,6 @@ the server's.
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import logging
 import threading
@@ -15,6 +14,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from typing import Final, NamedTuple, Self
 from weakref import ref
 
@@ -232,7 +232,8 @@ class Lease:
         errors: list[LockError] = []
         with ExitStack() as each:  # one that a signal interrupts keeps none of the others
             for lease in self._leases:
-                each.callback(lease._release_noting, errors)
+                each.push(partial(_noted, errors))
+                each.callback(lease.release)
         _raise_worst(errors)
 
     async def arelease(self) -> None:
@@ -240,7 +241,8 @@ class Lease:
         errors: list[LockError] = []
         async with AsyncExitStack() as each:
             for lease in self._leases:
-                each.push_async_callback(lease._arelease_noting, errors)
+                each.push(partial(_noted, errors))
+                each.push_async_callback(lease.arelease)
         _raise_worst(errors)
 
     def leave_to_expire(self) -> None:
@@ -287,18 +289,14 @@ class Lease:
 
     async def _agive_back(self, body_error: BaseException | None) -> None:
         """`_give_back` for asyncio: a cancellation that arrives now must not leave the lock taken."""
-
-        async def give_back() -> None:
-            try:
-                await self.arelease()
-            except LockError as failure:
-                if not self._is_settled(failure, body_error):
-                    raise
-            except BaseException:  # also where the event loop ends
-                self.release_later()
+        try:
+            await self.arelease()
+        except LockError as failure:
+            if not self._is_settled(failure, body_error):
                 raise
-
-        await asyncio.shield(give_back())
+        except BaseException:  # a cancellation, or the end of the event loop: likewise
+            self.release_later()
+            raise
 
     def _is_settled(self, failure: LockError, body_error: BaseException | None) -> bool:
         """Whether a release that failed is settled when a `with` block is left, and need not be raised.
@@ -582,18 +580,6 @@ class SingleLease(Lease):
         self.unreleased = True
         return True
 
-    def _release_noting(self, errors: list[LockError]) -> None:
-        try:
-            self.release()
-        except (LockLost, LockNotOwned, BackendError) as error:
-            errors.append(error)
-
-    async def _arelease_noting(self, errors: list[LockError]) -> None:
-        try:
-            await self.arelease()
-        except (LockLost, LockNotOwned, BackendError) as error:
-            errors.append(error)
-
     def _rest_of_min_hold(self) -> float:
         """Return the seconds for which the lock must stay taken although its holder is done."""
         rest = self.taken_at + self.terms.min_hold - now()
@@ -632,6 +618,13 @@ class SingleLease(Lease):
             return
         tell("kept", self.owner, PROCESS.date_of(self.deadline))
         self._ended(True, "kept", max(0.0, self.deadline - now()))
+
+
+def _noted(errors: list[LockError], kind: object, error: BaseException | None, trace: object) -> bool:
+    """Keep what one of several releases raises, as the `__exit__` of a block, until all were tried."""
+    if noted := isinstance(error, LockLost | LockNotOwned | BackendError):
+        errors.append(error)
+    return noted
 
 
 def _raise_worst(errors: Sequence[LockError]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from asyncio.events import _get_running_loop
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
@@ -193,12 +194,15 @@ class Lock:
         """
         if others:
             refuse_unknown("acquire", others, ("wait",))
-        if _get_running_loop() is not None and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+        if _get_running_loop() is None:
+            context: object = threading.current_thread()
+        elif os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+            context = current_context()
+        else:
             raise SynchronousOnlyOperation(  # as Django does
                 f"to wait for the lock {self.name!r} here would stop the event loop and every task in it:"
                 " write `async with` or `await lock.aacquire()`, or call this function through sync_to_async"
             )
-        context = current_context()
         lease = self._take(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
         try:
             self._remember(lease, context, _of_block)
@@ -270,7 +274,6 @@ class Lock:
             blocks.append(lease)
 
     def _forget(self) -> None:
-        """Take the innermost lease off the list."""
         if (mine := self._entered.pop(me := id(current_context()), None)) is None:
             raise self._not_held()
         mine[1].pop()
@@ -470,7 +473,6 @@ class SingleLock(Lock):
         self.terms = self.terms._replace(shared_name=True, owner_is_given=True)
 
     def _owners(self) -> list[str]:
-        """Return the owners that hold the lock."""
         holder = self.backend.holder(self.key)
         return [] if holder is None else [holder.owner]
 
@@ -505,7 +507,7 @@ class SingleLock(Lock):
 
     def _take(self, wait: float | None, context: object) -> Lease:
         """Re-enter, or enqueue and wait for our turn; after a grant that came too late, begin again."""
-        if hold := self._reenter(context):
+        if HOLDS and (hold := self._reenter(context)):  # a process holds nothing most of the time
             return hold
         if self.on_open_transaction != "ignore":
             refuse_open_transactions((self.name,))
@@ -535,7 +537,7 @@ class SingleLock(Lock):
 
     async def _atake(self, wait: float | None, context: object) -> Lease:
         """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
-        if hold := self._reenter(context):
+        if HOLDS and (hold := self._reenter(context)):  # a process holds nothing most of the time
             return hold
         if self.on_open_transaction != "ignore":
             await in_calling_thread(partial(refuse_open_transactions, (self.name,)))
@@ -615,7 +617,7 @@ class SingleLock(Lock):
 
     def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already; a lost hold raises instead."""
-        hold = self._hold_of(context) if HOLDS else None  # a process holds nothing most of the time
+        hold = self._hold_of(context)
         return None if hold is None else self._enter_again(hold)
 
     def _enter_again(self, hold: SingleLease) -> Lease:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 from asgiref.sync import AsyncToSync, sync_to_async
@@ -112,11 +111,31 @@ def let_go(lease: Lease, *, release: bool = True) -> None:
 
 @contextmanager
 def committing_under(lease: Lease, connection: BaseDatabaseWrapper, by: object) -> Iterator[None]:
-    """Have each COMMIT of a connection in this block go through `commit_under`."""
+    """Note in a lease each COMMIT of a connection in this block until the server's answer.
+
+    Where something else ends the wait for it, such as what a signal's handler raises, the server may still be
+    at work. Then the lease is left to its ttl: see `SingleLease.unsettled`. `by` stands for the COMMIT there.
+    """
     own = vars(connection)
     before = own.get("_commit")  # of a connection that is in several of these blocks
     commit = connection._commit  # type: ignore[attr-defined]
-    own["_commit"] = partial(commit_under, [lease], connection, by, commit)
+
+    def commit_noted() -> Any:
+        for single in _separate(lease):
+            single.unsettled.add(by)  # before it is sent, for a signal may come at any moment
+        try:
+            answer = commit()
+        except BaseException as error:
+            if may_still_commit(connection, error):
+                with suppress(Error):  # else Django fails as it puts autocommit back, and that hides `error`
+                    connection.close()
+            else:
+                settle_commit(lease, by)
+            raise
+        settle_commit(lease, by)
+        return answer
+
+    own["_commit"] = commit_noted
     try:
         yield
     finally:
@@ -125,36 +144,12 @@ def committing_under(lease: Lease, connection: BaseDatabaseWrapper, by: object) 
             own["_commit"] = before
 
 
-def commit_under(
-    leases: Sequence[Lease], connection: BaseDatabaseWrapper, by: object, commit: Callable[[], Any]
-) -> Any:
-    """Commit while these leases are held, which none of them ends before the server's answer.
-
-    Where something else ends the wait for it, such as what a signal's handler raises, the server may still be
-    at work. Then they are left to their ttl: see `SingleLease.unsettled`. `by` stands for this COMMIT there.
-    """
-    for single in _separate(leases):
-        single.unsettled.add(by)  # before it is sent, for a signal may come at any moment
-    try:
-        answer = commit()
-    except BaseException as error:
-        if may_still_commit(connection, error):
-            with suppress(Error):  # else Django fails as it puts autocommit back, and that hides `error`
-                connection.close()
-        else:
-            settle_commit(leases, by)
-        raise
-    settle_commit(leases, by)
-    return answer
-
-
-def settle_commit(leases: Sequence[Lease], by: object) -> None:
+def settle_commit(lease: Lease, by: object) -> None:
     """Note that the server is done with a COMMIT, whatever became of it."""
-    for single in _separate(leases):
+    for single in _separate(lease):
         single.unsettled.discard(by)
 
 
-def _separate(leases: Sequence[Lease]) -> list[SingleLease]:
+def _separate(lease: Lease) -> list[SingleLease]:
     """The leases of the single names, but those of locks that the database itself ends with the COMMIT."""
-    singles = (single for lease in leases for single in lease.leases)
-    return [single for single in singles if single.backend.transaction_on is None]
+    return [single for single in lease.leases if single.backend.transaction_on is None]

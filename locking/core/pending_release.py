@@ -1,8 +1,8 @@
 """Releases acquisitions whose outcome is unknown.
 
 A request whose reply never came may still take effect later, on a server that was only paused. A release
-that was not answered is retried in the same way. This runs in a thread of its own, which ends when nothing
-is pending: a server that doesn't answer must not keep the watchdog from renewing other leases.
+that was not answered is retried in the same way. The watchdog has another thread: a server that doesn't
+answer must not keep it from renewing other leases.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from locking.backends.base import BaseLockBackend
 from locking.exceptions import LockError
-from locking.utils.background import Worker, after_fork
+from locking.utils.background import after_fork, tidier
 from locking.utils.clock import now
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class ReleaseRetrier:
     """Retries releases, one at a time."""
 
     def __init__(self) -> None:
-        self._worker = Worker("locking-tidy-releases", self._step)
+        tidier.steps.append(self._step)
         self.reset()
         after_fork(self.reset)
 
@@ -102,15 +102,15 @@ class ReleaseRetrier:
         release = PendingRelease(backend, key, owner, until=now() + max(ttl, 60.0))
         with self._mutex:
             self._queues.setdefault(backend, ReleaseQueue()).releases.append(release)
-        self._worker.wake()
+        tidier.wake()
 
     def clear(self) -> None:
         """Drop all pending releases; their leases end by themselves."""
         with self._mutex:
             for queue in self._queues.values():
                 queue.releases.clear()
-        if self._worker.running:
-            self._worker.wake()
+        if tidier.running:
+            tidier.wake()
 
     def _step(self) -> float | None:
         """Attempt the next release that is due; return when the next will be, None when none is left."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from locking.backends.base import AsyncWaiter, Busy, Outcome, Waiter
@@ -17,7 +18,7 @@ from locking.utils.background import after_fork
 class WaitWatch:
     """Accompanies one wait and may interrupt its pauses; this one does nothing.
 
-    `locking.inspection.deadlocks` puts its own in the place of `watch`: the core does not know who looks.
+    The search for deadlocks puts its own in the place of `watch`: the core does not know who looks.
     """
 
     def __init__(self, terms: LeaseTerms, context: object, begun: float) -> None:
@@ -38,7 +39,7 @@ class WaitWatch:
         """`end` for asyncio."""
 
 
-watch: type[WaitWatch] = WaitWatch
+watch: Callable[[LeaseTerms, object, float], WaitWatch] = WaitWatch
 
 
 class Waiters:

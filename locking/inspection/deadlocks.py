@@ -274,8 +274,3 @@ def is_confirmed(circle: tuple[held.Waiter, ...], mine: held.Waiter) -> bool:
     """Whether a second search, which asks everything again, finds the same waits."""
     again = Search(mine).circle()
     return again is not None and [each.id for each in again] == [each.id for each in circle]
-
-
-def start() -> None:
-    """Have every wait looked at."""
-    waits.watch = Watch

@@ -1,12 +1,12 @@
 """Heartbeats: what this process publishes about itself and the locks that it has held for a while.
 
-One thread per process, which starts with the first lock, publishes at once which process this is, and repeats
-it every two seconds while the process uses locks of that backend. Locks that are held for more than a second
-are published with details. A process that falls silent while its locks go on is gone.
+The tidying thread publishes at the first lock which process this is, and repeats it every two seconds while
+the process uses locks of that backend. Locks that are held for more than a second are published with details.
+A process that falls silent while its locks go on is gone.
 Waits are published too, half a second after they began, with what their thread or task holds: so others find
 a deadlock (see `locking.inspection.deadlocks`), and the admin names who waits.
-The same thread adds up the process's counters, and now and then has the backend's list swept. It is not the
-watchdog's thread: a renewal must never wait for any of this.
+The same step adds up the process's counters, and now and then has the backend's list swept. It is not the
+watchdog's: a renewal must never wait for any of this.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from locking.inspection.waits import PUBLISH_AFTER, TOGETHER, WAITS, Wait, next_
 from locking.liveness.files import registration
 from locking.liveness.release import watcher
 from locking.signals import Measure, Observer, observe
-from locking.utils.background import Worker, after_fork
+from locking.utils.background import after_fork, tidier
 from locking.utils.clock import now
 from locking.utils.ownership import PROCESS
 
@@ -61,15 +61,15 @@ Records = dict[str, dict[str, str]]
 
 
 class HeartbeatPublisher(Observer):
-    """Publishes the heartbeats of this process; `enabled` = False keeps its thread from starting."""
+    """Publishes the heartbeats of this process; `enabled` = False keeps it from starting."""
 
     def __init__(self) -> None:
         self.enabled = True
-        self._worker = Worker("locking-tidy-heartbeat", self._beat_on)
         self.reset()
 
     def reset(self) -> None:
         """Start from nothing, as a forked child must."""
+        self.running = False
         self._published: Records = {}
         self._publishing = threading.Lock()
         self._beat_at = now() + BEAT
@@ -87,26 +87,25 @@ class HeartbeatPublisher(Observer):
     def start(self) -> None:
         """Publish in the background that this process uses locks, unless that is known."""
         if self._idle and self.enabled:
-            self._beat_at = now()
-            self._idle = not self._worker.wake()
+            self.running, self._beat_at = True, now()
+            self._idle = not tidier.wake()
 
     def publish_by(self, moment: float) -> None:
         """Have the thread publish what has changed at this `clock.now()` at the latest."""
         if self.enabled:
-            self._worker.wake_by(moment)
+            self.running = True
+            tidier.wake_by(moment)
 
-    @property
-    def running(self) -> bool:
-        """Whether the thread runs."""
-        return self._worker.running
-
-    def _beat_on(self) -> float:
-        if now() < self._beat_at:
-            self.publish()
-        else:
+    def step(self) -> float | None:
+        """Do what is due; see `Worker`."""
+        if not self.running:
+            return None
+        if now() >= self._beat_at:
             self.beat()
             self._beat_at = now() + BEAT
-        return min(self._beat_at, next_due())
+        elif now() >= next_due():
+            self.publish()
+        return min(self._beat_at, max(next_due(), now() + TOGETHER))  # of very many some stay unpublished
 
     def beat(self) -> None:
         """Publish what is new, and have the watcher look for dead processes whose locks have no waiters."""
@@ -254,6 +253,7 @@ after_fork(reporter.reset)
 
 def start() -> None:
     """Have statistics and heartbeats hear of this process's locks, and of its end."""
+    tidier.steps.append(reporter.step)
     observe(reporter)
     observe(stats.counter)
     atexit.register(reporter.deregister)

@@ -90,7 +90,5 @@ after_fork(WAITS.clear)
 
 def next_due() -> float:
     """Return the `clock.now()` at which a wait is to be published; if it blocks no other, not soon."""
-    waits = list(WAITS.values())
-    return min(
-        (each.begun + PUBLISH_AFTER for each in waits if each.blocks and not each.published), default=inf
-    )
+    unpublished = [each.begun for each in list(WAITS.values()) if each.blocks and not each.published]
+    return min(unpublished, default=inf) + PUBLISH_AFTER

@@ -69,7 +69,7 @@ def label_of(function: Callable[..., object], key: KeySource | None) -> str:
 
 
 def dotted_path(function: Callable[..., object]) -> str:
-    """`module.qualified_name`, where the function has one."""
+    """Return the module and qualified name of a function, or of a callable's class."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
 

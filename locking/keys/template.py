@@ -127,9 +127,8 @@ class Template:
     def _text(self, value: Value, arguments: Mapping[str, object]) -> str:
         """Return a value's text, not yet encoded."""
         if value.name not in arguments and value.default is None:  # a function with `**kwargs`
-            guess = _nearest(value.name, arguments)
-            advice = f"; did you mean {self._with(value, replace(value, name=guess))}?" if guess else ""
             given = ", ".join(arguments) or "none"
+            advice = self.advice(value, arguments)
             raise LockKeyError(f"the call has no argument {value.name}; it has {given}{advice}")
         found = arguments.get(value.name)
         for attribute in value.attributes:
@@ -165,6 +164,11 @@ class Template:
             f" {self._with(value, better)}"
         )
 
+    def advice(self, value: Value, known: Iterable[str]) -> str:
+        """Return the whole key with the known name that was probably meant, or nothing."""
+        guess = _nearest(value.name, known)
+        return f"; did you mean {self._with(value, replace(value, name=guess))}?" if guess else ""
+
     def _with(self, value: Value, better: Value) -> str:
         """Return the whole key with one value replaced, ready to paste."""
         return f'"{_write([better if term is value else term for term in self.terms], quoted=self.quoted)}"'
@@ -182,9 +186,7 @@ class Template:
             if parameter is None and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
                 known = ", ".join(parameters) or "none at all"
                 reason = f"{value.name!r} is not a parameter of {function_name} (it has {known})"
-                if guess := _nearest(value.name, parameters):
-                    reason += f"; did you mean {self._with(value, replace(value, name=guess))}?"
-                raise _error(self.source, value.column, reason)
+                raise _error(self.source, value.column, reason + self.advice(value, parameters))
             if parameter and parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 reason = f"{value.name!r} has several arguments: name one parameter, or give a callable key"
                 raise _error(self.source, value.column, reason)
@@ -278,7 +280,6 @@ def _format_terms(source: str) -> list[str | Value]:
 
 
 def _read_value(inside: str, column: int) -> Value:
-    """Read what is between the brackets of a value."""
     match = VALUE.fullmatch(inside)
     if match is None:
         raise _Mistake(column, NO_VALUE)
@@ -311,7 +312,6 @@ def _separating_mark(before: str | Value, term: str | Value, after: str | Value)
 
 
 def _write(terms: Sequence[str | Value], *, quoted: bool) -> str:
-    """Write a key in one of the two styles."""
     texts = (f'"{t}"' if "'" in t else f"'{t}'" if quoted else t for t in terms if isinstance(t, str))
     written = [next(texts) if isinstance(t, str) else t.write(quoted=quoted) for t in terms]
     return ("+" if quoted else "").join(written)

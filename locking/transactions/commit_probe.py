@@ -71,21 +71,18 @@ def resolve(marker: CommitMarker, error: Error) -> bool | None:
     """Return whether a transaction was committed although COMMIT ended in `error`, which gets a note if not;
     None where it can't be known.
     """
-    committed = _ask(marker)
+    committed = None
+    for attempt in range(TRIES):
+        try:
+            committed = marker.was_committed()
+            break
+        except Error as silence:
+            logger.warning("can't tell yet what became of a COMMIT on %r: %s", marker.alias, silence)
+            if was_locked_out(silence):
+                break  # it was waited for long enough
+        time.sleep(jittered(attempt, first=0.1, cap=1.0))
     if committed:
         logger.warning("the answer to a COMMIT on database %r was lost; it was committed", marker.alias)
     else:
         error.add_note(NOTHING if committed is False else UNSETTLED)
     return committed
-
-
-def _ask(marker: CommitMarker) -> bool | None:
-    for attempt in range(TRIES):
-        try:
-            return marker.was_committed()
-        except Error as error:
-            logger.warning("can't tell yet what became of a COMMIT on %r: %s", marker.alias, error)
-            if was_locked_out(error):
-                return None  # it was waited for long enough
-        time.sleep(jittered(attempt, first=0.1, cap=1.0))
-    return None

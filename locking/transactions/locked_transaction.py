@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, _GeneratorContextManager, contextmanager
 from dataclasses import dataclass, field
 from inspect import isasyncgenfunction, isgeneratorfunction
-from typing import Any, Final, Protocol, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 from asgiref.sync import iscoroutinefunction
 from django.db import DatabaseError, Error, connections
@@ -20,6 +20,7 @@ from django.db.transaction import Atomic, atomic
 
 from locking.core.kinds import lock_of
 from locking.core.lease import Lease
+from locking.core.lock import Lock
 from locking.core.open_transactions import (
     committing_under,
     connections_in_transaction,
@@ -116,16 +117,6 @@ def _locked_transaction(
         yield lease
 
 
-class Acquirable(Protocol):
-    """What a locked transaction needs of a lock."""
-
-    name: str
-    transaction_on: str | None
-
-    def acquire(self) -> Lease:
-        """See `Lock.acquire`."""
-
-
 @dataclass(slots=True, eq=False)
 class LockedTransaction:
     """A locked transaction: what it holds, and where it commits.
@@ -220,13 +211,13 @@ class LockedAtomic(Atomic):
             return False
         committed = resolve(self.marker, error)
         if committed is not None:
-            settle_commit([self.section.lease], self)
+            settle_commit(self.section.lease, self)
         return bool(committed)
 
 
 @contextmanager
 def transaction_under(
-    lock: Acquirable,
+    lock: Lock,
     section: LockedTransaction,
     *,
     release: bool = True,
@@ -289,7 +280,7 @@ def _say_what_was_committed(error: BaseException, section: LockedTransaction) ->
         error.add_note(f"raised after COMMIT on the {plural} {shown(section.committed)}: that work is stored")
 
 
-def _beginning_with(lock: Acquirable, section: LockedTransaction) -> tuple[BaseDatabaseWrapper, ...]:
+def _beginning_with(lock: Lock, section: LockedTransaction) -> tuple[BaseDatabaseWrapper, ...]:
     """Return the connections, first the one to the database with whose transaction the lock ends."""
     home = lock.transaction_on
     if home not in section.aliases:
@@ -334,7 +325,7 @@ def _begin_once(section: LockedTransaction) -> ExitStack:
 
 
 @contextmanager
-def holding(lock: Acquirable, *, release: bool = True) -> Iterator[Lease]:
+def holding(lock: Lock, *, release: bool = True) -> Iterator[Lease]:
     """Hold a lock around what settles by itself: trouble in letting go masks neither its error nor result."""
     lease = lock.acquire()
     try:

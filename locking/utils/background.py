@@ -70,6 +70,8 @@ if hasattr(os, "register_at_fork"):
 
 # --- threads ----------------------------------------------------------------------------------------------
 
+Step = Callable[[], float | None]
+
 
 def start_thread(name: str, run: Callable[[], object]) -> threading.Thread | None:
     """Run `run` in a new daemon thread and return that.
@@ -104,13 +106,13 @@ class Worker:
 
     Args:
         name: of the thread.
-        step: does what is due and returns the `clock.now()` of its next call; None ends the thread, unless
-            a `wake` came while the step ran. What it raises is logged, and it is called again after
-            `RETRY_PAUSE`.
+        steps: each does what is due and returns the `clock.now()` of its next call; the thread ends when all
+            return None, unless a `wake` came meanwhile. What one raises is logged, and it is called again
+            after `RETRY_PAUSE`. A `wake` calls them all.
     """
 
-    def __init__(self, name: str, step: Callable[[], float | None]) -> None:
-        self._name, self._step = name, step
+    def __init__(self, name: str, *steps: Step) -> None:
+        self._name, self.steps = name, list(steps)
         self.reset()
         after_fork(self.reset)
 
@@ -165,15 +167,19 @@ class Worker:
             self._thread = me
         try:
             while self._sleep_until(due, me):
-                try:
-                    due = self._step()
-                except Exception:  # the thread must outlive every surprise
-                    logger.exception("the background thread %r failed and continues", self._name)
-                    due = now() + RETRY_PAUSE
+                times = [self._next_time(step) for step in self.steps]
+                due = min((time for time in times if time is not None), default=None)
         finally:
             with self._changed:
                 if self._thread is me:
                     self._thread = None
+
+    def _next_time(self, step: Step) -> float | None:
+        try:
+            return step()
+        except Exception:  # the thread must outlive every surprise
+            logger.exception("the background thread %r failed and continues", self._name)
+            return now() + RETRY_PAUSE
 
     def _sleep_until(self, due: float | None, me: threading.Thread) -> bool:
         """Sleep until `due`, or until a `wake`; False ends the thread."""
@@ -189,3 +195,7 @@ class Worker:
                     return True
                 self._changed.wait(min(pause, LONGEST_PAUSE))
             return False
+
+
+tidier: Final = Worker("locking-tidy")
+"""Does what may wait; each chore adds a step, which may ask a silent server and so delay the others."""

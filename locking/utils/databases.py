@@ -131,9 +131,6 @@ def noting_rollbacks(connection: BaseDatabaseWrapper) -> Iterator[None]:
 
     MySQL and SQLite do so with some errors, and run what comes next by itself. PostgreSQL refuses it.
     """
-    if connection.vendor == "postgresql":
-        yield
-        return
     connection.execute_wrappers.append(_note_rollback)
     try:
         yield

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Final
 
-from django.db import connection
+from django.db import connection, transaction
 
 from inventory.hooks import reach
 from orders.events.signals import SIGNALS
@@ -64,6 +64,9 @@ def relay(limit: int = BATCH, *, lease: float = LEASE) -> int:
             the process dies.
         lease: seconds after which others may deliver what this call has claimed and not marked. A receiver
             that takes longer than this may get an event twice at the same time.
+
+    Raises:
+        RuntimeError: a transaction is open here, in which receivers would run.
     """
     # What a relay has claimed and not answered for may be what it died of: it comes first and alone, so that
     # no other order's event dies with it.
@@ -98,8 +101,12 @@ def relay_all() -> int:
 
 
 def _claim(limit: int, lease: float, *, again: bool) -> list[OrderEvent]:
-    """Claim events that are due; `again`: those whose last claim ended without an answer."""
-    with connection.cursor() as cursor:
+    """Claim events that are due; `again`: those whose last claim ended without an answer.
+
+    Raises:
+        RuntimeError: a transaction is open; a rollback would take the claim away, and what receivers wrote.
+    """
+    with transaction.atomic(durable=True), connection.cursor() as cursor:
         cursor.execute(_CLAIM, [again, limit, lease])
         keys = [key for (key,) in cursor.fetchall()]
     return list(OrderEvent.objects.filter(pk__in=keys).select_related("order", "product").order_by("pk"))

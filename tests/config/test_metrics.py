@@ -15,7 +15,8 @@ import pytest
 from config.serve import server, share_metrics
 from locking.testing.contract.base import until
 from tests import ROOT
-from tests.config.test_serve import answer, free_port
+from tests.config.test_serve import answer
+from tests.support.processes import free_ports
 
 ASK = """
 import django
@@ -143,7 +144,7 @@ def test_one_worker_answers_for_all_and_the_dead_hold_nothing(tmp_path):
         until(lambda: written.exists() and written.read_text(), PATIENCE)
         return str(written.read_text())
 
-    port = free_port()
+    (port,) = free_ports(1)
     calls: list[Future[None]] = []
     holders: dict[str, str] = {}
     with two_workers(tmp_path, port), ThreadPoolExecutor(30) as callers:

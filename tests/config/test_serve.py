@@ -24,6 +24,7 @@ from config import server as server_module
 from config.server import HOST, STOP_SECONDS
 from locking.testing.contract.base import until
 from tests import ROOT
+from tests.support.processes import free_ports
 
 
 @pytest.mark.parametrize("text", ["", "shop", "0", "65536", "-1", "80 80", "٨٠"])
@@ -46,7 +47,7 @@ def test_a_port_in_use_is_refused_with_the_way_out():
 
 def test_it_says_the_addresses_and_serves():
     """The addresses and the demo's login come first, and the server answers there."""
-    port = free_port()
+    (port,) = free_ports(1)
     process = subprocess.Popen(
         [sys.executable, "-m", "config.serve", str(port)],
         cwd=ROOT,
@@ -81,7 +82,7 @@ urlpatterns = [*urlpatterns, path("slow", slow)]
 @contextmanager
 def served(log: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Serve the shop by the command of `make serve`; yield the server's process and port."""
-    port = free_port()
+    (port,) = free_ports(1)
     with log.open("wb") as out:
         process = subprocess.Popen(serve.server(port), cwd=ROOT, stdout=out, stderr=out)
     with process:
@@ -202,7 +203,7 @@ def test_a_worker_with_a_request_under_way_ends_with_a_killed_server(tmp_path, s
 def test_a_server_that_has_just_begun_stops_at_once(tmp_path):
     """A signal that meets a worker in its start isn't swallowed."""
     with (tmp_path / "log").open("wb") as out:
-        process = subprocess.Popen(serve.server(free_port()), cwd=ROOT, stdout=out, stderr=out)
+        process = subprocess.Popen(serve.server(*free_ports(1)), cwd=ROOT, stdout=out, stderr=out)
     with process:
         until(lambda: "Spawning worker-2" in (tmp_path / "log").read_text(), 30)
         process.terminate()
@@ -256,12 +257,6 @@ def test_a_chunked_body_is_read(tmp_path, body, status):
         headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked"}
         shop.request("POST", "/checkout/", iter([body]), headers, encode_chunked=True)
         assert shop.getresponse().status == status
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with closing(socket.create_server((HOST, 0))) as probe:
-        return int(probe.getsockname()[1])
 
 
 def answer(url: str, seconds: float = 30) -> int:

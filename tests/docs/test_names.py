@@ -92,9 +92,9 @@ def test_what_is_in_the_reference_exists(path: str) -> None:
 
 
 def test_every_backend_is_in_the_reference() -> None:
-    """The classes that `BACKEND` may name are those of the overview's table and of the API pages."""
-    table = {cell for row in rows(section(REFERENCE / "overview.md", "Settings")) for cell in coded(row[0])}
-    assert {path for path in table if path.startswith("locking.backends.")} == backends()
+    """The classes that `BACKEND` may name are those of the table of abilities and of the API pages."""
+    table = rows(section(REFERENCE / "backends" / "index.md", "What each can do"))
+    assert {path for row in table for path in coded(row[0])} == backends()
     assert backends() <= set(documented())
 
 
@@ -102,11 +102,8 @@ def test_what_each_backend_can_do() -> None:
     """The table of abilities is made of the flags and mixins of the classes."""
     page = REFERENCE / "backends" / "index.md"
     shown = {coded(row[0])[0]: row[1:] for row in rows(section(page, "What each can do"))}
-    classes = {path.rpartition(".")[2]: import_string(path) for path in backends()}
     words = {True: "yes", False: "no"}
-    assert shown == {
-        name: [words[each] for each in abilities_of(backend)] for name, backend in classes.items()
-    }
+    assert shown == {path: [words[each] for each in abilities_of(import_string(path))] for path in backends()}
 
 
 def abilities_of(backend: type[BaseLockBackend]) -> list[bool]:
@@ -492,7 +489,7 @@ def test_every_promise_has_a_test() -> None:
     titles = ("What `locking` promises", "What the fence promises")
     promises = [row for title in titles for row in rows(section(page, title))]
     assert len(promises) > 15
-    assert [row[0] for row in promises if not re.search(r"`test_\w+`", row[2])] == []
+    assert [row[0] for row in promises if not re.search(r"`test_\w+`", row[-1])] == []
 
 
 def test_the_folders_of_the_readme() -> None:
@@ -578,10 +575,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 def backend_pages() -> dict[str, Path]:
-    """Return the page of each backend, as the overview's table links it."""
-    text = section(REFERENCE / "overview.md", "Settings")
+    """Return the page of each backend, as the table of abilities links it."""
+    text = section(REFERENCE / "backends" / "index.md", "What each can do")
     links = re.findall(r"\[`locking\.backends\.[\w.]+\.(\w+)`\]\(([^)]+)\)", text)
-    return {name: REFERENCE / path for name, path in links}
+    return {name: REFERENCE / "backends" / path for name, path in links}
 
 
 def test_every_backend_has_a_page_of_its_own() -> None:

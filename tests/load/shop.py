@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from config.serve import SERVED, server
 from orders.lab.race.process_guard import guarded
 from tests import ROOT
 from tests.load.wire import Address, Wire
+from tests.support.processes import free_ports
 
 READY_SECONDS = 60.0
 Command = Callable[[int, int, int], list[str]]
@@ -73,7 +73,7 @@ def serving(
         threads: requests that each serves at a time.
         command: of the server; by default that of `make serve`.
     """
-    address = Address("127.0.0.1", _free_port())
+    address = Address("127.0.0.1", *free_ports(1))
     process = subprocess.Popen(
         command(address.port, workers, threads),
         cwd=ROOT,
@@ -102,12 +102,6 @@ def manage(environment: Mapping[str, str], *arguments: str) -> subprocess.Comple
         text=True,
         check=False,
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _await_answer(shop: Shop, process: subprocess.Popen[bytes]) -> None:

@@ -335,6 +335,12 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
 ]
 
 
+def test_a_hundred_mistakes_have_their_text() -> None:
+    """The table has at least a hundred rows, each with a text of its own."""
+    texts = [mistake.text for mistake in MISTAKES] + [text for *_, text in CALLS]
+    assert len(set(texts)) >= 100
+
+
 @pytest.mark.usefixtures("memory_locks")
 @pytest.mark.parametrize(("step", "error", "text"), CALLS, ids=[text for *_, text in CALLS])
 def test_a_wrong_call_is_told(step: Callable[[], object], error: type[Exception], text: str) -> None:

@@ -47,6 +47,7 @@ PARTS: Final[dict[str, str]] = {
     "checks.py": "checks",
     "live_checks.py": "checks",
     "inspection": "inspection",
+    "inspection/deadlocks.py": "deadlock search",
     "admin": "admin",
     "templatetags": "admin",
     "management": "command",
@@ -57,16 +58,17 @@ PARTS: Final[dict[str, str]] = {
 UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
-    "core": 8_330,  # goal: 8,000
+    "core": 8_300,  # goal: 8,000
     "liveness": 540,
     "database": 1_650,  # goal, as of each optional part: 1,500
     "redlock": 390,
-    "redis": 4_030,
+    "redis": 3_900,
     "zookeeper and etcd": 2_400,
     "celery": 330,
     "contrib": 700,
     "checks": 560,
-    "inspection": 1_750,
+    "inspection": 1_470,
+    "deadlock search": 290,  # goal: 350
     "admin": 840,
     "command": 920,
     "testing": 390,

@@ -65,6 +65,13 @@ def test_the_import_loads_no_optional_part() -> None:
     assert not [name for name in loaded if name.startswith(tuple(f"locking.{part}" for part in parts))]
 
 
+def test_the_app_loads_no_list_and_no_search_for_deadlocks() -> None:
+    """They are loaded with the first list and the first wait: a web worker may have neither."""
+    loaded = loaded_by("django.setup()")
+    assert "locking.inspection.heartbeat" in loaded
+    assert not loaded & {"locking.inspection.held", "locking.inspection.deadlocks", "locking.contrib.celery"}
+
+
 def test_an_engine_is_loaded_with_its_first_lock() -> None:
     """The rule above would be kept by a package that loads nothing ever."""
     assert "redis" in loaded_by("django.setup()\nfrom locking import get_lock\nget_lock('a')")

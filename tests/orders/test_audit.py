@@ -22,6 +22,7 @@ from orders.selling.reservations import reserve
 from orders.selling.writing import ClientKey
 from tests.factories import ProductFactory
 from tests.lab.interleaving import buyers
+from tests.support.databases import default_leads_to
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -131,3 +132,10 @@ def test_an_audit_beside_a_sale_sees_one_moment(shop):
         buyer.ends()
     assert audit() == []
     assert Order.objects.count() == 6
+
+
+@pytest.mark.parametrize("command", [["audit_orders"], ["stock", "audit"]], ids=lambda command: command[0])
+def test_a_database_without_tables_is_said_in_a_line(command):
+    """Whoever has not migrated yet reads what to do."""
+    with default_leads_to({"NAME": "postgres"}), pytest.raises(CommandError, match=r"manage\.py migrate"):
+        call_command(*command, stdout=StringIO())

@@ -192,6 +192,14 @@ def test_events_are_delivered_once_while_nothing_fails(heard):
     assert not OrderEvent.objects.filter(delivered_at=None).exists()
 
 
+def test_a_relay_inside_a_transaction_is_refused(heard):
+    """Its rollback would take back the claim, and what receivers have written."""
+    OrderFactory.create()
+    with transaction.atomic(), pytest.raises(RuntimeError, match="durable"):
+        relay.relay()
+    assert heard == []
+
+
 def test_a_process_that_dies_after_the_commit_loses_no_event(heard):
     """The buyer's process is killed between COMMIT and everything after it; the relay delivers."""
     sku = ProductFactory.create().sku

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from django.conf import settings
 from psycopg import sql
 
 from orders.lab.race.process_guard import guarded
-from tests.support.processes import until
+from tests.support.processes import free_ports, until
 
 KEPT = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
 OF_PSYCOPG = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
@@ -43,13 +42,6 @@ def scratch_database(purpose: str) -> Iterator[dict[str, Any]]:
 def _administer(server: Mapping[str, Any], statement: str, database: str) -> None:
     with psycopg.connect(**parameters({**server, "NAME": "postgres"}), autocommit=True) as connection:
         connection.execute(sql.SQL(statement).format(sql.Identifier(database)))
-
-
-def free_port() -> int:
-    """Return a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
@@ -82,7 +74,7 @@ def gunicorn(
     python: Path, folder: Path, environment: Mapping[str, str], workers: int, *options: str
 ) -> Iterator[str]:
     """Yield the address of a Django project, served by gunicorn, once all its workers have started."""
-    where = f"127.0.0.1:{free_port()}"
+    where = f"127.0.0.1:{free_ports(1)[0]}"
     command = [str(python), "-m", "gunicorn", "--workers", str(workers), "--bind", where, *options]
     application = "django.core.wsgi:get_wsgi_application()"
     with launched([*command, application], folder, environment, "Booting worker", workers):
@@ -92,7 +84,7 @@ def gunicorn(
 @contextmanager
 def uvicorn(python: Path, folder: Path, environment: Mapping[str, str], workers: int) -> Iterator[str]:
     """Yield the address of a Django project, served by uvicorn, once all its workers have started."""
-    port = free_port()
+    (port,) = free_ports(1)
     command = [str(python), "-m", "uvicorn", "--factory", "django.core.asgi:get_asgi_application"]
     options = ["--workers", str(workers), "--port", str(port)]
     with launched([*command, *options], folder, environment, "startup complete", workers):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
 from django.utils import timezone
 
 from inventory.api import DEFAULT_LOCATION, Stock
@@ -49,6 +50,10 @@ class Command(BaseCommand):
             getattr(self, f"_{options['verb']}")(stock, options)
         except InventoryError as error:
             raise CommandError(str(error)) from error
+        except DatabaseError as error:
+            raise CommandError(
+                f"the database refuses; `manage.py migrate` makes the tables: {error}"
+            ) from error
 
     def _audit(self, stock: Stock, options: dict[str, Any]) -> None:
         from inventory.audit import audit

@@ -24,7 +24,7 @@ if ARGV[4] ~= '' then
 end
 if is_external(holder) then
     require_holder(holder)
-    notice('L' .. KEYS[1])
+    notice(KEYS[4], 'L' .. KEYS[1])
     if ARGV[4] ~= '' and is_first_of_process(ARGV[4]) then listen = 1 end
 end
 local time = redis.call('TIME')

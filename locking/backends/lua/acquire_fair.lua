@@ -30,6 +30,9 @@ if ARGV[6] == '1' and not redis.call('ZSCORE', KEYS[4], ARGV[1]) then
     redis.call('RPUSH', KEYS[3], ARGV[1])
 end
 local holder = redis.call('HKEYS', KEYS[1])[1]
-if holder then require_holder(holder) end
+if holder then
+    require_holder(holder)
+    notice_holder(KEYS[5], holder)
+end
 if left == -2 then left = 1000 end
 return {left, holder or head or '', 0, 0}

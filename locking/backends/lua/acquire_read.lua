@@ -7,7 +7,10 @@ local mode = redis.call('HGET', KEYS[1], 'mode')
 if mode ~= 'read' then -- free, held by a writer, or by a lock of another kind
     for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
         require_holder(field)
-        if field ~= 'mode' then return {redis.call('PTTL', KEYS[1]), field, 0, 0} end
+        if field ~= 'mode' then
+            notice_holder(KEYS[4], field)
+            return {redis.call('PTTL', KEYS[1]), field, 0, 0}
+        end
     end
 end
 if not mode then redis.call('HSET', KEYS[1], 'mode', 'read') end

@@ -9,7 +9,10 @@ if redis.call('HEXISTS', KEYS[1], field) == 1 then
 end
 for _, other in ipairs(redis.call('HKEYS', KEYS[1])) do
     require_holder(other)
-    if other ~= 'mode' then return {redis.call('PTTL', KEYS[1]), other, 0, 0} end
+    if other ~= 'mode' then
+        notice_holder(KEYS[3], other)
+        return {redis.call('PTTL', KEYS[1]), other, 0, 0}
+    end
 end
 redis.call('HSET', KEYS[1], 'mode', 'write', field, 1)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])

@@ -5,7 +5,7 @@ if redis.call('TYPE', KEYS[1]).ok ~= 'string' or redis.call('TYPE', KEYS[3]).ok 
 local found = 0
 for _, permit in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '(' .. clock(), '+inf', 'LIMIT', 0, 1000)) do
     if shown(permit) ~= permit then -- ours are texts already
-        notice('S' .. shown(permit) .. ' ' .. KEYS[1])
+        notice(KEYS[4], 'S' .. shown(permit) .. ' ' .. KEYS[1])
         found = found + 1
     end
 end

@@ -19,14 +19,23 @@ end
 
 -- Lists a hold of such a client from the moment at which it is first met: it doesn't list itself. Its score ends in
 -- a half, unlike a token: an entry that a hold of ours has left behind doesn't date the one that followed.
---   KEYS[4] index
 -- Returns that moment, in µs.
-local function notice(member)
-    local since = redis.call('ZSCORE', KEYS[4], member)
+local function notice(index, member)
+    local since = redis.call('ZSCORE', index, member)
     if since and string.sub(since, -2) == '.5' then return since end
     local time = redis.call('TIME')
     since = string.format('%.0f.5', time[1] * 1000000 + time[2])
-    redis.call('ZADD', KEYS[4], since, member)
-    redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', math.ceil(since)), '~') -- stays the last, see token.lua
+    redis.call('ZADD', index, since, member)
+    redis.call('ZADD', index, 'GT', string.format('%.0f', math.ceil(since)), '~') -- stays the last, see token.lua
     return since
+end
+
+-- Lists what a field of KEYS[1] says that such a client holds.
+local function notice_holder(index, field)
+    if not is_external(field) then return end
+    local owner, mode = string.gsub(field, ':write$', ''), redis.call('HGET', KEYS[1], 'mode')
+    local member = 'L' .. KEYS[1]
+    if mode == 'read' then member = 'R' .. owner .. ' ' .. KEYS[1] end
+    if mode == 'write' then member = 'W' .. KEYS[1] end
+    if not redis.call('ZSCORE', index, 'F' .. KEYS[1]) then notice(index, member) end -- known to be a fair lock
 end

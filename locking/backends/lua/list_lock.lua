@@ -24,5 +24,5 @@ if type(line) == 'number' and line > 0 then
     if redis.call('ZSCORE', KEYS[4], 'F' .. KEYS[1]) then return false end -- listed as such already
     letter, waiters = 'F', line
 end
-since = notice(letter .. KEYS[1])
+since = notice(KEYS[4], letter .. KEYS[1])
 return {owner, tonumber(count), left, '0', waiters, since, letter} -- an ordinary lock of Redisson's doesn't count

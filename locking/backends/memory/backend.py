@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from locking.backends.base import (
     AsyncWaiter,
@@ -40,6 +40,7 @@ class Hold:
     deadline: float
     token: int
     kind: str = "lock"
+    since: float = field(default_factory=time.time)  # noqa: TID251 shown
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +140,7 @@ class Locks:
             remaining=hold.deadline - now(),
             token=hold.token,
             waiters=len(self._queues.get(key, ())),
-            since=hold.token / 1_000_000,  # minted from the clock
+            since=hold.since,
         )
 
     def leave(self, key: str, waiter: QueuedWaiter) -> None:
@@ -227,6 +228,7 @@ class MemoryVerbs(ForceRelease):
 
     supports_fencing = True
     shared_between_processes = False
+    never_blocks = True  # for longer than a dict takes
 
     def __init__(self, settings: AliasSettings, kind: str = "lock", permits: int = 1) -> None:
         super().__init__(settings)
@@ -263,23 +265,6 @@ class MemoryVerbs(ForceRelease):
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
         return MemoryWaiter(self._locks, key, owner, ttl, self._kind, self._permits)
-
-    # No step of the store blocks for longer than a dict takes, so asyncio needs no thread.
-
-    async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        return self._locks.take(key, owner, ttl, kind=self._kind, permits=self._permits)
-
-    async def aextend(self, key: str, owner: str, ttl: float) -> bool:
-        return self._locks.extend(key, owner, ttl, self._kind)
-
-    async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
-        return self.shorten(key, owner, ttl)
-
-    async def arelease(self, key: str, owner: str) -> bool:
-        return self._locks.release(key, owner, self._kind)
-
-    async def aholder(self, key: str) -> Holder | None:
-        return self.holder(key)
 
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
         return AsyncMemoryWaiter(self._locks, key, owner, ttl, self._kind, self._permits)

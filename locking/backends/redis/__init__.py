@@ -5,7 +5,7 @@ verbs            the verbs of the contract, for every kind of lock
 kinds, scripts   what is sent and what the answers mean
 protocol         requests as generators, no I/O: sockets, lost replies, pipelines; `cluster` adds redirections
 waiter           queueing and being woken, no I/O either
-transport        carries both out on a thread; `fast_socket` is its fast path
+transport        carries both out on a thread
 async_transport  carries both out in an event loop
 topology         from the settings to the servers
 """

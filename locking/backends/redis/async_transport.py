@@ -11,15 +11,12 @@ import contextlib
 import logging
 import math
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from redis import Redis as BlockingRedis
-from redis.asyncio import Redis
-from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool
 from redis.connection import SSLConnection as BlockingSSLConnection
@@ -27,13 +24,21 @@ from redis.connection import UnixDomainSocketConnection as BlockingUnixConnectio
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.sentinel import SentinelConnectionPool as BlockingSentinelPool
+from redis.sentinel import SentinelConnectionPool
 
 from locking.backends.base import AsyncWaiter, Outcome
 from locking.backends.redis import protocol
 from locking.backends.redis.protocol import UNREACHABLE, Steps
-from locking.backends.redis.sentinels import AsyncSentinels
-from locking.backends.redis.transport import DEFAULT_TIMEOUT, MESSAGES, OPPOSITES
+from locking.backends.redis.transport import (
+    DEFAULT_TIMEOUT,
+    MESSAGES,
+    OPPOSITES,
+    PENDING,
+    PUSHED,
+    SIZE,
+    reader_for,
+    unless_error,
+)
 from locking.backends.redis.waiter import WaitSteps
 
 T = TypeVar("T")
@@ -53,89 +58,45 @@ LATE_OPTIONS: Final = ("ssl_ca_path", "ssl_password")
 """What asyncio knows only since redis-py 7.2; a blocking client names it as None where it wasn't given."""
 
 
-class Connector(NamedTuple):
-    """Makes connections to one server, not yet connected; `timeout`: how many seconds a request may take."""
-
-    make: Callable[[], AbstractConnection]
-    timeout: float
-    close: Callable[[], Awaitable[None]] | None = None
-    """Closes what finding the server has opened in this loop."""
-    search: float = 0.0
-    """Seconds that finding the server may take beside."""
-
-
-def connections_like(pool: ConnectionPool) -> Connector:
-    """Return a maker of asyncio connections to the same server, with the same credentials, as `pool`'s.
-
-    What it opens to find a master belongs to one event loop.
-    """
-    options, timeout = _options_like(pool)
-    over_tls = issubclass(pool.connection_class, BlockingSSLConnection)
-    if isinstance(pool, BlockingSentinelPool):
-        manager = pool.sentinel_manager
-        others = manager.min_other_sentinels
-        sentinel = AsyncSentinels([], min_other_sentinels=others)  # type: ignore[no-untyped-call]
-        clients = [_client_like(client) for client in manager.sentinels]
-        sentinel.sentinels = [*clients]
-        masters = SentinelConnectionPool(pool.service_name, sentinel, ssl=over_tls, **options)
-        close, search = partial(_close_all, clients), sum(client.timeout for client in clients)
-        return Connector(masters.make_connection, timeout, close, search)
-    kind: type[AbstractConnection] = SSLConnection if over_tls else Connection
-    if issubclass(pool.connection_class, BlockingUnixConnection):
-        kind = UnixDomainSocketConnection
-    return Connector(lambda: kind(**options), timeout)
-
-
-def _options_like(pool: ConnectionPool) -> tuple[dict[str, Any], float]:
-    """Return what an asyncio connection takes over, and how many seconds a request may take."""
+def connection_like(pool: ConnectionPool) -> Any:
+    """Return an asyncio connection to the same server, with the same credentials, as `pool`'s."""
     given = pool.connection_kwargs
     named = given.keys() - {name for name in LATE_OPTIONS if given.get(name) is None}
-    options: dict[str, Any] = {name: given[name] for name in SHARED_OPTIONS if name in named}
-    timeout = options.pop("socket_timeout", None) or DEFAULT_TIMEOUT
+    kind: Any = Connection
+    if issubclass(pool.connection_class, BlockingSSLConnection):
+        kind = SSLConnection
+    elif issubclass(pool.connection_class, BlockingUnixConnection):
+        kind = UnixDomainSocketConnection
     # Without a socket_timeout of its own: redis-py would spend it by wait_for, which before Python 3.12
     # swallows a cancellation that comes when the request has just been sent.
-    return {**options, "socket_timeout": None, "retry": Retry(NoBackoff(), 0)}, timeout
+    bounds = {"socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
+    return kind(**{name: given[name] for name in SHARED_OPTIONS if name in named} | bounds)
 
 
-def _client_like(client: BlockingRedis) -> SentinelClient:
-    """Return an asyncio client of the same Sentinel."""
-    options, timeout = _options_like(client.connection_pool)
-    made = SentinelClient(**options, ssl="ssl_cert_reqs" in client.connection_pool.connection_kwargs)
-    made.timeout = timeout
-    return made
-
-
-class SentinelClient(Redis):
-    """A Sentinel's client that bounds its question itself: see `_options_like` for why."""
-
-    timeout: float
-
-    async def sentinel_masters(self, **options: Any) -> Any:
-        """See redis-py."""
-        return await in_time(super().sentinel_masters(**options), self.timeout)
-
-
-async def _close_all(clients: Sequence[Redis]) -> None:
-    """Close each, also where the good-bye of another takes too long, which redis-py raises."""
-    await asyncio.gather(*(client.aclose() for client in clients), return_exceptions=True)
-
-
-class AsyncConnection:
-    """A connection of redis-py whose uses are bounded in time; `search`: more seconds to find the server.
+class AsyncConnection(protocol.Connection):
+    """A connection of redis-py whose uses are bounded in time.
 
     Its requests share one timer, which looks whether the present one is too late: a timer per request costs
-    more than the request.
+    more than the request. They take the shortest way to its streams, as `ThreadConnection` to its socket.
     """
 
-    def __init__(self, connection: AbstractConnection, timeout: float, search: float = 0.0) -> None:
-        self.connection, self._timeout, self._search = connection, timeout, search
+    def __init__(self, pool: ConnectionPool) -> None:
+        self.connection, self._pool = connection_like(pool), pool
+        self._timeout = pool.connection_kwargs.get("socket_timeout") or DEFAULT_TIMEOUT
+        self._reader: Any = None
+        self._streams: Any = None
         self._asking: asyncio.Task[Any] | None = None
         self._deadline, self._is_late = 0.0, False
         self._timer: asyncio.TimerHandle | None = None
 
     async def connect(self) -> None:
-        """See `protocol.Connect`; each Sentinel has its own time, so that one that hangs is passed over."""
-        await in_time(self.connection.connect(), self._timeout + self._search)
+        """See the base class; a thread asks the Sentinels, each for as long as its own limit."""
+        if isinstance(self._pool, SentinelConnectionPool):
+            found = await asyncio.to_thread(self._pool.get_master_address)
+            self.connection.host, self.connection.port = found
+        await in_time(self.connection.connect(), self._timeout)
+        self._streams = [getattr(self.connection, name, None) for name in ("_reader", "_writer")]
+        self._reader = reader_for(self.connection) if all(self._streams) else None
 
     async def send(self, *parts: str) -> None:
         """Send a command. RedisConnectionError: it is closed; redis-py would open it again, unused."""
@@ -144,7 +105,6 @@ class AsyncConnection:
         await self.connection.send_command(*parts, check_health=False)
 
     async def exchange(self, packet: bytes, replies: int | None) -> Any:
-        """See `protocol.Exchange`."""
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
         cancellations = task.cancelling()
@@ -152,10 +112,13 @@ class AsyncConnection:
         if self._timer is None:
             self._timer = loop.call_at(self._deadline, self._look)
         try:
-            await self.connection.send_packed_command(packet, check_health=False)
+            if self._reader is None:
+                await self.connection.send_packed_command(packet, check_health=False)
+            else:
+                self._streams[1].write(packet)
             if replies is None:
-                return await self.connection.read_response(disable_decoding=True)
-            return [await self._reply_or_error() for _ in range(replies)]
+                return unless_error(await self._next())
+            return [await self._next() for _ in range(replies)]
         except asyncio.CancelledError as error:
             if self._is_late and task.uncancel() <= cancellations:  # as asyncio.timeout() tells them apart
                 raise RedisTimeoutError(f"no answer within {self._timeout:g} s") from error
@@ -175,11 +138,19 @@ class AsyncConnection:
             self._is_late = True
             self._asking.cancel()
 
-    async def _reply_or_error(self) -> Any:
-        try:
-            return await self.connection.read_response(disable_decoding=True)
-        except ResponseError as error:
-            return error
+    async def _next(self) -> Any:
+        """Return the next reply, or the error that stands for it; what a server says unasked is skipped."""
+        if self._reader is None:
+            try:
+                return await self.connection.read_response(disable_decoding=True)
+            except ResponseError as error:
+                return error
+        while (reply := self._reader.gets()) is PENDING or isinstance(reply, PUSHED):
+            if reply is PENDING:
+                if not (data := await self._streams[0].read(SIZE)):
+                    raise RedisConnectionError("Connection closed by server.")
+                self._reader.feed(data)
+        return reply
 
     def disconnect(self) -> None:
         """Close without waiting for the other side: no await, so that a cancellation can't come between."""
@@ -218,21 +189,16 @@ class AsyncTransport(protocol.Transport):
     """The connections of one event loop to one server."""
 
     subscriptions: AsyncSubscriptionPool
+    sleep = staticmethod(asyncio.sleep)
 
-    def __init__(self, connector: Connector, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
-        def make() -> AsyncConnection:
-            return AsyncConnection(connector.make(), connector.timeout, connector.search)
-
+    def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
+        make = partial(AsyncConnection, pool)
         super().__init__(make, AsyncSubscriptionPool(make, verbs))
-        self._connector = connector
 
     async def shutdown(self) -> None:
-        """Close every socket."""
         await self.subscriptions.shutdown()
         while self.idle:
             await self.idle.pop().hang_up()
-        if self._connector.close is not None:
-            await self._connector.close()
 
 
 class AsyncSubscription(protocol.Subscription):
@@ -245,10 +211,9 @@ class AsyncSubscription(protocol.Subscription):
         self.put = self._messages.put_nowait
 
     def hears(self, channel: str) -> bool:
-        return self in self.reader.listeners.get(channel, ())
+        return channel in self.reader.listened and self in self.reader.listened[channel].tasks
 
     async def listen(self, channel: str) -> None:
-        """Receive the messages of `channel` as well, from before this returns."""
         try:
             await in_time(self.reader.listen(self, channel), DEFAULT_TIMEOUT)
         except UNREACHABLE:
@@ -256,44 +221,51 @@ class AsyncSubscription(protocol.Subscription):
             raise
 
     async def receive(self, timeout: float) -> protocol.Message | None:
-        """Return the next message, or None after `timeout` seconds."""
         if not self._messages.empty():
             return self._messages.get_nowait()
         self.reader.start()
         try:
-            async with asyncio.timeout(timeout):  # not wait_for, as above
+            async with asyncio.timeout(timeout):  # not wait_for, as in `in_time`
                 return await self._messages.get()
         except TimeoutError:
             return None
+
+    async def give_back(self) -> None:
+        await self.reader.leave(self)
 
     def close(self) -> None:
         """See the base class; other tasks of the loop go on over a new socket."""
         self.reader.close()
 
 
+class Listened(NamedTuple):
+    """A channel that tasks listen to; the first of them has sent the command, all wait for its answer."""
+
+    answer: asyncio.Future[None]
+    tasks: set[AsyncSubscription]
+
+
 class PubSubReader:
     """A subscribed socket and the task that reads it for the tasks that wait."""
 
     def __init__(self, pool: AsyncSubscriptionPool, connection: AsyncConnection) -> None:
-        self.pool = pool
+        self.pool, self.connection = pool, connection
         self.channel = protocol.own_channel()
-        self.listeners: dict[str, set[AsyncSubscription]] = {}
+        self.listened: dict[str, Listened] = {}
         self.is_closed = False
-        self.connection = connection
         self._subscriptions: dict[str, AsyncSubscription] = {}
-        self._acknowledged: dict[str, asyncio.Future[None]] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Connect and subscribe to the channel of this loop."""
         try:
             await self.connection.connect()
-            await in_time(self._subscribed(), DEFAULT_TIMEOUT)
+            await in_time(self._subscribe(), DEFAULT_TIMEOUT)
         except BaseException:
             self.close()
             raise
 
-    async def _subscribed(self) -> None:
+    async def _subscribe(self) -> None:
         await self.connection.send("SUBSCRIBE", self.channel)
         await self.connection.connection.read_response(disable_decoding=True, push_request=True)
 
@@ -310,81 +282,77 @@ class PubSubReader:
             self._task = asyncio.create_task(self._read(), name="locking-subscriptions")
 
     async def listen(self, subscription: AsyncSubscription, channel: str) -> None:
-        """See `AsyncSubscription.listen`; the first to listen sends the command, all wait for its answer."""
+        """See `AsyncSubscription.listen`."""
         self.start()
-        self.listeners.setdefault(channel, set()).add(subscription)
-        if channel not in self._acknowledged:
-            self._acknowledged[channel] = asyncio.get_running_loop().create_future()
-            for verb in self.pool.verbs:
-                await self.connection.send(verb, channel)
+        is_first = channel not in self.listened
+        if is_first:
+            self.listened[channel] = Listened(asyncio.get_running_loop().create_future(), set())
+        answer, tasks = self.listened[channel]
+        tasks.add(subscription)
         try:
-            await asyncio.shield(self._acknowledged[channel])
+            for verb in self.pool.verbs if is_first else ():
+                await self.connection.send(verb, channel)
+            await asyncio.shield(answer)
         except ResponseError:  # refused: the next to ask may be allowed to
-            self._acknowledged.pop(channel, None)
-            self.listeners.pop(channel, None)
+            self.listened.pop(channel, None)
             raise
 
     async def leave(self, subscription: AsyncSubscription) -> None:
         """Receive nothing more for this one; the last to leave stops the reader."""
         if self._subscriptions.get(subscription.owner) is subscription:
             del self._subscriptions[subscription.owner]
-        for channel in [name for name, listening in self.listeners.items() if subscription in listening]:
-            await self._stop_listening(subscription, channel)
+        for channel, listened in list(self.listened.items()):
+            was_alone = listened.tasks == {subscription}
+            listened.tasks.discard(subscription)
+            if was_alone and not self.is_closed:
+                self.listened.pop(channel, None)
+                with contextlib.suppress(*UNREACHABLE):
+                    for verb in self.pool.verbs:
+                        await self.connection.send(OPPOSITES[verb], channel)
         if not self._subscriptions and self._task is not None:
             task, self._task = self._task, None
             task.cancel()
             await asyncio.wait({task})  # unlike `await task`, it lets a cancellation of ours through
 
-    async def _stop_listening(self, subscription: AsyncSubscription, channel: str) -> None:
-        self.listeners[channel].discard(subscription)
-        if self.listeners[channel] or self.is_closed:
-            return
-        del self.listeners[channel]
-        self._acknowledged.pop(channel, None)
-        with contextlib.suppress(*UNREACHABLE):
-            for verb in self.pool.verbs:
-                await self.connection.send(OPPOSITES[verb], channel)
-
     async def _read(self) -> None:
         try:
             while True:
-                await self._read_one()
+                try:
+                    message = await self.connection.connection.read_response(
+                        disable_decoding=True, timeout=math.inf, disconnect_on_error=False, push_request=True
+                    )
+                except ResponseError as error:
+                    self._answer(None if self.pool.is_too_old(error) else error)
+                else:
+                    self._dispatch(*message)
         except (RedisError, OSError):
             self.close()
         except Exception:  # no message may end the reader without a word to those who wait
             logger.exception("reading wake-ups failed; the waiters ask again")
             self.close()
 
-    async def _read_one(self) -> None:
-        try:
-            kind, channel, payload = await self.connection.connection.read_response(
-                disable_decoding=True, timeout=math.inf, disconnect_on_error=False, push_request=True
-            )
-        except ResponseError as error:
-            self._refused(error)
-        else:
-            self._dispatch(kind, channel.decode(), payload)
+    def _answer(self, error: Exception | None) -> None:
+        """Settle what the server hasn't confirmed: Redis 6 has no SSUBSCRIBE, a user may lack the channel."""
+        for answer in [listened.answer for listened in self.listened.values() if not listened.answer.done()]:
+            if error is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(error)
+                answer.exception()  # the waiters may be gone by now
 
-    def _refused(self, error: ResponseError) -> None:
-        """Settle what the server doesn't know (Redis 6 has no SSUBSCRIBE) or forbids."""
-        too_old = self.pool.is_too_old(error)
-        for acknowledged in self._acknowledged.values():
-            if not too_old:
-                _fail(acknowledged, error)
-            elif not acknowledged.done():
-                acknowledged.set_result(None)
-
-    def _dispatch(self, kind: bytes, channel: str, payload: Any) -> None:
-        acknowledged = self._acknowledged.get(channel)
-        if kind == self.pool.verbs[-1].lower().encode() and acknowledged and not acknowledged.done():
-            acknowledged.set_result(None)
-        elif kind == b"message" and channel == self.channel:
+    def _dispatch(self, kind: bytes, name: bytes, payload: Any) -> None:
+        channel, message = name.decode(), protocol.Message(name, payload)
+        listened = self.listened.get(channel)
+        if kind == b"message" and channel == self.channel:
             subscription = self._subscriptions.get(payload.decode().split(" ", 1)[0])
             if subscription is not None:
-                subscription.put(protocol.Message(channel.encode(), payload))
-        elif kind in MESSAGES:
-            for listening in self.listeners.get(channel, ()):
-                listening.put(protocol.Message(channel.encode(), payload))
+                subscription.put(message)
+        elif listened is not None and kind == self.pool.verbs[-1].lower().encode():
+            if not listened.answer.done():
+                listened.answer.set_result(None)
+        elif listened is not None and kind in MESSAGES:
+            for listening in listened.tasks:
+                listening.put(message)
 
     def close(self) -> None:
         """Have every waiter ask again; the next one opens a new socket with a new channel."""
@@ -392,16 +360,9 @@ class PubSubReader:
         self.connection.disconnect()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
-        for acknowledged in self._acknowledged.values():
-            _fail(acknowledged, RedisConnectionError("the subscribed socket is closed"))
+        self._answer(RedisConnectionError("the subscribed socket is closed"))
         for subscription in self._subscriptions.values():
             subscription.put(protocol.Message(b"", b""))
-
-
-def _fail(future: asyncio.Future[None], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
-        future.exception()  # the waiters may be gone by now
 
 
 class AsyncSubscriptionPool(protocol.SubscriptionPool):
@@ -418,7 +379,6 @@ class AsyncSubscriptionPool(protocol.SubscriptionPool):
         return self._reader.subscription(owner)
 
     async def open(self, owner: str) -> AsyncSubscription:
-        """Return a subscription on the loop's socket, a new one if there is none."""
         async with self._opening:
             if self._reader is None or self._reader.is_closed:
                 reader = PubSubReader(self, self._make())
@@ -433,24 +393,14 @@ class AsyncSubscriptionPool(protocol.SubscriptionPool):
             self._reader.close()
 
 
-PERFORM: Final[dict[type, Callable[..., Awaitable[Any]]]] = {
-    protocol.Exchange: AsyncConnection.exchange,
-    protocol.Connect: AsyncConnection.connect,
-    protocol.Sleep: asyncio.sleep,
-    protocol.Subscribe: lambda pool, owner: pool.open(owner),
-    protocol.Listen: AsyncSubscription.listen,
-    protocol.Receive: AsyncSubscription.receive,
-    protocol.Unsubscribe: lambda subscription: subscription.reader.leave(subscription),
-}
-
-
 async def arun(verb: Steps[T]) -> T:
     """Carry out a verb in this task."""
     try:
         step = next(verb)
         while True:
             try:
-                result = await PERFORM[type(step)](*step)
+                method, arguments = step
+                result = await method(*arguments)
             except BaseException as error:
                 step = verb.throw(error)
             else:

@@ -8,6 +8,7 @@ looked for; each within bounds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
@@ -22,7 +23,6 @@ from locking.backends.redis.protocol import (
     NeverSent,
     ReplicaAck,
     Server,
-    Sleep,
     Steps,
     Transport,
     translated,
@@ -77,49 +77,15 @@ class SlotMap:
         return list(dict.fromkeys([*self.owners(), *self._seeds]))
 
 
+@dataclass(slots=True)
 class Route:
-    """The way of one request: where it goes first, and where after an error."""
+    """The way of one request: where it goes next."""
 
-    def __init__(self, slots: SlotMap, slot: int) -> None:
-        self._slots, self.slot = slots, slot
-        self._until = now() + TIMEOUT
-        self.asking = False
-        self.was_sent = False
-        self.address = slots.owner[slot]
-
-    def redirect(self, error: RedisError | OSError) -> float | None:
-        """Return the pause before the next try, at `address`; None: ask the cluster who owns the slot."""
-        if now() >= self._until:
-            is_moving = isinstance(error, AskError)
-            raise TryAgainError(f"the slot {self.slot} is still moving") if is_moving else error
-        if isinstance(error, AskError):  # MOVED is one as well
-            self._follow(error)
-            return 0.0
-        if isinstance(error, MOVING):
-            self.asking = False
-            self.address = self._slots.owner[self.slot]
-            return None if isinstance(error, ClusterDownError) else PAUSE
-        if isinstance(error, UNREACHABLE):
-            return None
-        raise error
-
-    def _follow(self, error: AskError) -> None:
-        assert self.address is not None
-        self.asking = not isinstance(error, MovedError)
-        target = Address(error.host or self.address.host, error.port)
-        if not self.asking:
-            self._slots.owner[self.slot] = target
-        self.address = target
-
-    def renewed(self, error: RedisError | OSError) -> float:
-        """Return the pause once the map is fresh; a dead server without a successor is given up at once."""
-        before, self.address = self.address, self._slots.owner[self.slot]
-        self.asking = False
-        if isinstance(error, MOVING) or self.address is None:
-            return PAUSE
-        if self.address == before:
-            raise error
-        return 0.0
+    slot: int
+    address: Address | None
+    until: float
+    asking: bool = False
+    was_sent: bool = False
 
 
 class Cluster(Calls):
@@ -141,6 +107,7 @@ class Cluster(Calls):
         super().__init__(alias, index, replica_ack, has_failover=True)
         self._slots, self._transport_to = slots, transport_to
         self._servers: dict[Address, Server] = {}
+        self.sleep = self._server(slots.addresses()[0]).transport.sleep
 
     def server_of(self, key: str | bytes) -> Server | None:
         owner = self._slots.owner[key_slot(key.encode() if isinstance(key, str) else key)]
@@ -154,36 +121,55 @@ class Cluster(Calls):
                 raise translated(error, self.alias) from error
         return [self._server(address) for address in self._slots.owners()]
 
-    def transports(self) -> list[Any]:
+    def transports(self) -> list[Transport]:
         return [server.transport for server in list(self._servers.values())]  # others may add one meanwhile
 
     def deliver(self, request: Request, replica_ack: ReplicaAck | None = None) -> Steps[Any]:
         """See the base class: follow the cluster until it answers or the patience ends."""
-        route = Route(self._slots, key_slot(request.key))
+        slot = key_slot(request.key)
+        route = Route(slot, self._slots.owner[slot], now() + TIMEOUT)
         while True:
             try:
                 if route.address is None:
-                    raise ClusterDownError(f"no server of the cluster owns the slot {route.slot}")
+                    raise ClusterDownError(f"no server of the cluster owns the slot {slot}")
                 server = self._server(route.address)
                 reply = yield from server.deliver(request, replica_ack, asking=route.asking)
                 return request.resent(reply) if route.was_sent else reply
             except (RedisError, OSError) as error:
-                pause = yield from self._redirected(route, error)
-            yield Sleep(pause)
+                route.was_sent |= isinstance(error, UNREACHABLE) and not isinstance(error, NeverSent)
+                try:
+                    pause = yield from self._redirected(route, error)
+                except NeverSent as unsent:
+                    if route.was_sent:  # not this time, but before
+                        raise RedisConnectionError(str(unsent)) from unsent
+                    raise
+            yield self.sleep, (pause,)
 
     def _redirected(self, route: Route, error: RedisError | OSError) -> Steps[float]:
-        """Return the pause before the next try at `route.address`; raise when there shall be none."""
-        route.was_sent |= isinstance(error, UNREACHABLE) and not isinstance(error, NeverSent)
-        try:
-            pause = route.redirect(error)
-            if pause is None:
-                yield from self._refresh(last=route.address)
-                pause = route.renewed(error)
-        except NeverSent as unsent:
-            if route.was_sent:  # not this time, but before
-                raise RedisConnectionError(str(unsent)) from unsent
-            raise
-        return pause
+        """Return the pause before the next try at `route.address`; raise when there shall be none.
+
+        A dead server without a successor is given up at once.
+        """
+        if now() >= route.until:
+            is_moving = isinstance(error, AskError)
+            raise TryAgainError(f"the slot {route.slot} is still moving") if is_moving else error
+        if isinstance(error, AskError):  # MOVED is one as well
+            assert route.address is not None
+            route.address = Address(error.host or route.address.host, error.port)
+            route.asking = not isinstance(error, MovedError)
+            if not route.asking:
+                self._slots.owner[route.slot] = route.address
+            return 0.0
+        if not isinstance(error, (*MOVING, *UNREACHABLE)):
+            raise error
+        if not isinstance(error, TryAgainError):
+            yield from self._refresh(last=route.address)
+        before, route.address, route.asking = route.address, self._slots.owner[route.slot], False
+        if isinstance(error, MOVING) or route.address is None:
+            return PAUSE
+        if route.address == before:
+            raise error
+        return 0.0
 
     def _refresh(self, last: Address | None = None) -> Steps[None]:
         """Ask any server for the map, the one that just failed last of all."""

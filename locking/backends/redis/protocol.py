@@ -1,8 +1,8 @@
 """The conversation with Redis, without any I/O: every verb is a generator.
 
-A verb yields what is to be done next (`Exchange`, `Connect`, `Sleep`, ...) and is sent what came of it; an
-error is thrown into it. `transport.run` carries a verb out on a thread, `async_transport.run` in an event
-loop. What holds for every socket therefore stands here, once:
+A verb yields its next step, a method with its arguments, and is sent what came of it; an error is thrown
+into it. `transport.run` calls the method on a thread, `async_transport.arun` awaits it in an event loop. What
+holds for every socket therefore stands here, once:
 
 - a connection is used again only after a complete exchange; otherwise it is closed,
 - a lost reply is asked for once more, on a fresh connection: every script is safe to repeat,
@@ -35,7 +35,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking.backends.redis.index import Index
-from locking.backends.redis.scripts import Request, Resent, command, new_tuple, pack
+from locking.backends.redis.scripts import Request, Resent, command, pack
 from locking.exceptions import BackendError, BackendUnavailable
 
 T = TypeVar("T")
@@ -49,72 +49,35 @@ ASKING: Final = b"*1\r\n" + pack(b"ASKING")
 ROLE: Final = b"*1\r\n" + pack(b"ROLE")
 
 
-# what a verb yields
-
-
-class Exchange(NamedTuple):
-    """Send `packet` and return its reply; an error is raised.
-
-    With a number of `replies` return a list of them, in which an error stands in the place of its reply.
-    """
-
-    connection: Any
-    packet: bytes
-    replies: int | None = None
-
-
-class Connect(NamedTuple):
-    """Open the connection."""
-
-    connection: Any
-
-
-class Sleep(NamedTuple):
-    """Do nothing for so many seconds."""
-
-    seconds: float
-
-
-class Subscribe(NamedTuple):
-    """Return a new `Subscription` of `owner`, on a new connection if need be."""
-
-    pool: SubscriptionPool
-    owner: str
-
-
-class Listen(NamedTuple):
-    """Receive the messages of `channel` as well, from before this returns."""
-
-    subscription: Subscription
-    channel: str
-
-
-class Receive(NamedTuple):
-    """Return the next `Message`, or None after `timeout` seconds."""
-
-    subscription: Subscription
-    timeout: float
-
-
-class Unsubscribe(NamedTuple):
-    """Give the subscription back to its pool."""
-
-    subscription: Subscription
-
-
-Step = Exchange | Connect | Sleep | Subscribe | Listen | Receive | Unsubscribe
+Step = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A method that does some I/O, and its arguments."""
 Steps = Generator[Step, Any, T]
 """A verb that returns a T in the end."""
 
 
-class Message(NamedTuple):
-    """What was published; an empty channel means that a subscription ended or began."""
-
-    channel: bytes
-    payload: bytes
+# what does the I/O: its abstract methods are steps where they return Any
 
 
-class Transport:
+class Connection(ABC):
+    """A connection to one server."""
+
+    @abstractmethod
+    def connect(self) -> Any:
+        """Open it; a Sentinel's service is looked for here."""
+
+    @abstractmethod
+    def exchange(self, packet: bytes, replies: int | None) -> Any:
+        """Send `packet` and return its reply; an error is raised.
+
+        With a number of `replies` return a list of them, in which an error stands in the place of its reply.
+        """
+
+    @abstractmethod
+    def disconnect(self) -> None:
+        """Close it at once; it may be connected again."""
+
+
+class Transport(ABC):
     """The connections to one server that the threads of a process, or the tasks of an event loop, share.
 
     Args:
@@ -129,8 +92,17 @@ class Transport:
         self.make, self.subscriptions = make, subscriptions
         self.idle: deque[Any] = deque()
 
-    def close(self, connection: Any) -> None:
-        """Close the connection at once; it may be connected again."""
+    @staticmethod
+    @abstractmethod
+    def sleep(seconds: float, /) -> Any:
+        """Do nothing for so many seconds."""
+
+    @abstractmethod
+    def shutdown(self) -> Any:
+        """Close what is idle; a connection that a request uses just now is closed after it."""
+
+    def close(self, connection: Connection) -> None:
+        """Close the connection instead of keeping it."""
         connection.disconnect()
 
 
@@ -149,12 +121,23 @@ class SubscriptionPool(ABC):
     def idle(self, owner: str) -> Subscription | None:
         """Return a subscription without any I/O, if there is one; it may have died unseen."""
 
+    @abstractmethod
+    def open(self, owner: str) -> Any:
+        """Return a new subscription of `owner`, on a new connection if need be."""
+
     def is_too_old(self, error: ResponseError) -> bool:
         """Whether a server without sharded channels, Redis 6, says so; it is asked for none from now on."""
         if "unknown command" not in str(error):
             return False
         self.verbs = ("SUBSCRIBE",)
         return True
+
+
+class Message(NamedTuple):
+    """What was published; an empty channel means that a subscription ended or began."""
+
+    channel: bytes
+    payload: bytes
 
 
 class Subscription(ABC):
@@ -166,6 +149,18 @@ class Subscription(ABC):
     @abstractmethod
     def hears(self, channel: str) -> bool:
         """Whether it also receives the messages of `channel`."""
+
+    @abstractmethod
+    def listen(self, channel: str) -> Any:
+        """Receive the messages of `channel` as well, from before this returns."""
+
+    @abstractmethod
+    def receive(self, timeout: float) -> Any:
+        """Return the next `Message`, or None after `timeout` seconds."""
+
+    @abstractmethod
+    def give_back(self) -> Any:
+        """Give it back to its pool."""
 
     @abstractmethod
     def close(self) -> None:
@@ -232,7 +227,7 @@ class ReplicaAck:
     replicas: int | Literal["auto"]
     timeout_ms: int
 
-    def confirm(self, connection: Any, alias: str, *, is_new: bool) -> Steps[None]:
+    def confirm(self, connection: Connection, alias: str, *, is_new: bool) -> Steps[None]:
         """Wait for the replicas; on the connection that wrote, because WAIT counts what it has written.
 
         Raises:
@@ -240,11 +235,11 @@ class ReplicaAck:
         """
         wanted = self.replicas
         if wanted == "auto":
-            role = yield Exchange(connection, ROLE)
+            role = yield connection.exchange, (ROLE, None)
             wanted = 1 if role[0] == b"master" and role[2] else 0
         if not wanted:
             return
-        confirmed = yield Exchange(connection, command("WAIT", wanted, self.timeout_ms).by_digest)
+        confirmed = yield connection.exchange, (command("WAIT", wanted, self.timeout_ms).by_digest, None)
         if confirmed < wanted:
             error = NotReplicated(
                 f"{confirmed} of {wanted} replicas confirmed the lock on backend {alias!r} within"
@@ -263,7 +258,10 @@ class Calls(ABC):
         index: where the servers list what is held.
         replica_ack: what replicas must confirm.
         has_failover: another server takes over when one dies, so a waiter had better go on asking.
+        sleep: see `Transport.sleep`.
     """
+
+    sleep: Callable[[float], Any]
 
     def __init__(
         self, alias: str, index: Index, replica_ack: ReplicaAck | None, *, has_failover: bool
@@ -284,7 +282,7 @@ class Calls(ABC):
         """Return each server that has keys."""
 
     @abstractmethod
-    def transports(self) -> list[Any]:
+    def transports(self) -> list[Transport]:
         """Return the transport of every server that was asked so far."""
 
     def call(self, request: Request) -> Steps[Any]:
@@ -354,7 +352,7 @@ class Server(Calls):
         has_failover: bool = False,
     ) -> None:
         super().__init__(alias, index, replica_ack, has_failover=has_failover)
-        self.transport = transport
+        self.transport, self.sleep = transport, transport.sleep
 
     def server_of(self, key: str | bytes) -> Server:
         return self
@@ -363,7 +361,7 @@ class Server(Calls):
         yield from ()
         return [self]
 
-    def transports(self) -> list[Any]:
+    def transports(self) -> list[Transport]:
         return [self.transport]
 
     def deliver(
@@ -381,7 +379,7 @@ class Server(Calls):
                 reply = yield from _asked_there(connection, request)
             else:
                 try:
-                    reply = yield new_tuple(Exchange, (connection, request.by_digest, None))
+                    reply = yield connection.exchange, (request.by_digest, None)
                 except (NoScriptError, *UNREACHABLE) as error:
                     reply = yield from self._asked_again(connection, request, error)
             answer = reply.reply if isinstance(reply, Resent) else reply
@@ -398,20 +396,20 @@ class Server(Calls):
             keep = complete and transport.idle is idle
             idle.append(connection) if keep else transport.close(connection)
 
-    def _asked_again(self, connection: Any, request: Request, error: Exception) -> Steps[Any]:
+    def _asked_again(self, connection: Connection, request: Request, error: Exception) -> Steps[Any]:
         """Send a script whole that the server doesn't know, or a request whose reply was lost once more.
 
         On a fresh socket: the first may meet one that the server closed while it was idle.
         """
         if isinstance(error, NoScriptError):
             with suppress(*UNREACHABLE):
-                return (yield Exchange(connection, request.by_source))
+                return (yield connection.exchange, (request.by_source, None))
         self.transport.close(connection)
-        yield Connect(connection)
+        yield connection.connect, ()
         try:
-            reply = yield Exchange(connection, request.by_digest)
+            reply = yield connection.exchange, (request.by_digest, None)
         except NoScriptError:
-            reply = yield Exchange(connection, request.by_source)
+            reply = yield connection.exchange, (request.by_source, None)
         return request.resent(reply)
 
     def pipeline(self, requests: Sequence[Request]) -> Steps[list[Any]]:
@@ -421,18 +419,18 @@ class Server(Calls):
         connection = taken_from(idle) or (yield from self._connected())
         try:
             packet = b"".join([each.by_digest for each in requests])
-            replies: list[Any] = yield Exchange(connection, packet, len(requests))
+            replies: list[Any] = yield connection.exchange, (packet, len(requests))
             complete = True
             return replies
         finally:
             keep = complete and transport.idle is idle
             idle.append(connection) if keep else transport.close(connection)
 
-    def _connected(self) -> Steps[Any]:
+    def _connected(self) -> Steps[Connection]:
         """Connect before anything is sent: a failure leaves no doubt then. Sentinels are asked where to."""
-        connection = self.transport.make()
+        connection: Connection = self.transport.make()
         try:
-            yield Connect(connection)
+            yield connection.connect, ()
         except BaseException as error:
             self.transport.close(connection)  # the next must not read what is left of a handshake
             if isinstance(error, UNREACHABLE):
@@ -449,9 +447,9 @@ def taken_from(idle: deque[Any]) -> Any | None:
         return None
 
 
-def _asked_there(connection: Any, request: Request) -> Steps[Any]:
+def _asked_there(connection: Connection, request: Request) -> Steps[Any]:
     """ASKING holds for the next command only, so the script is sent whole."""
-    _, reply = yield Exchange(connection, ASKING + request.by_source, 2)
+    _, reply = yield connection.exchange, (ASKING + request.by_source, 2)
     if isinstance(reply, ResponseError):
         raise reply
     return reply

@@ -11,8 +11,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
+from copy import copy
+from functools import cache, partial
 from typing import Any, Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
@@ -23,15 +24,14 @@ from redis.cluster import RedisCluster
 from redis.connection import Connection, ConnectionPool, SSLConnection, parse_url
 from redis.exceptions import RedisError
 from redis.retry import Retry
-from redis.sentinel import SentinelConnectionPool
+from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from locking.backends.options import misplaced
-from locking.backends.redis.async_transport import AsyncTransport, EventLoops, connections_like
+from locking.backends.redis.async_transport import AsyncTransport, EventLoops
 from locking.backends.redis.cluster import Address, Cluster, SlotMap
 from locking.backends.redis.compat import require_supported_client
 from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import ReplicaAck, Server
-from locking.backends.redis.sentinels import Sentinels
 from locking.backends.redis.transport import RedisClient, Transport
 from locking.backends.redis.verbs import Servers
 from locking.conf import AliasSettings
@@ -96,13 +96,10 @@ def _one(settings: AliasSettings, pool: ConnectionPool) -> Servers:
     ack = _replica_ack(settings, default="auto" if has_failover else 0)
     index = Index(settings.key_prefix)
 
-    def server(transport: Transport | AsyncTransport) -> Server:
-        return Server(transport, settings.alias, index, ack, has_failover=has_failover)
+    def server(kind: type[Transport | AsyncTransport]) -> Server:
+        return Server(kind(pool), settings.alias, index, ack, has_failover=has_failover)
 
-    return Servers(
-        RedisClient(server(Transport(pool))),
-        EventLoops(lambda: server(AsyncTransport(connections_like(pool)))),
-    )
+    return Servers(RedisClient(server(Transport)), EventLoops(partial(server, AsyncTransport)))
 
 
 def _pool_at(settings: AliasSettings, url: str) -> ConnectionPool:
@@ -117,6 +114,23 @@ def _pool_at(settings: AliasSettings, url: str) -> ConnectionPool:
         return ConnectionPool.from_url(url, **_connection_options(settings))
     except ValueError as error:
         raise _bad_location(settings, str(error)) from error
+
+
+class Sentinels(Sentinel):
+    """Asks Sentinels in turn for their master, first the one that answered last time.
+
+    redis-py moves that one to the front of a list that all threads share, from the place where it was when it
+    was asked. Of two that ask at once, the second then puts it in twice and drops another Sentinel. Here each
+    asks in a list of its own.
+    """
+
+    def discover_master(self, service_name: str) -> Any:
+        """See redis-py."""
+        own = copy(self)
+        own.sentinels = list(self.sentinels)
+        found = Sentinel.discover_master(own, service_name)
+        self.sentinels = own.sentinels
+        return found
 
 
 def _sentinel_pool(settings: AliasSettings, url: str) -> ConnectionPool:
@@ -161,15 +175,10 @@ def _cluster(settings: AliasSettings, seeds: Sequence[Address], options: Mapping
     def pool(address: Address) -> ConnectionPool:
         return ConnectionPool(**{**options, **address._asdict()})
 
-    def cluster(transport_to: Callable[[Address], Transport | AsyncTransport]) -> Cluster:
-        return Cluster(slots, transport_to, settings.alias, index, ack)
+    def cluster(kind: type[Transport | AsyncTransport]) -> Cluster:
+        return Cluster(slots, lambda address: kind(pool(address), LISTEN_BOTH), settings.alias, index, ack)
 
-    return Servers(
-        RedisClient(cluster(lambda address: Transport(pool(address), LISTEN_BOTH))),
-        EventLoops(
-            lambda: cluster(lambda address: AsyncTransport(connections_like(pool(address)), LISTEN_BOTH))
-        ),
-    )
+    return Servers(RedisClient(cluster(Transport)), EventLoops(partial(cluster, AsyncTransport)))
 
 
 def _seeds(settings: AliasSettings, urls: object) -> tuple[list[Address], dict[str, Any]]:

@@ -49,7 +49,7 @@ MESSAGES: Final = (b"message", b"smessage", b"sunsubscribe")
 """What wakes a waiter; a slot that moves to another node ends its subscriptions, a reason to ask again."""
 
 
-class ThreadConnection:
+class ThreadConnection(protocol.Connection):
     """A connection of redis-py, with the shortest way to its socket: its layers cost as much as Redis itself.
 
     redis-py connects, authenticates and encrypts. This writes to its socket and reads from it, by hiredis,
@@ -73,26 +73,15 @@ class ThreadConnection:
         self._reader: Any = None
 
     def connect(self) -> None:
-        """Open it; a Sentinel's service is looked for here."""
         self.connection.connect()
-        self.is_open = True
-        self._sock = None
-        parser: Any = getattr(self.connection, "_parser", None)
-        if (
-            hiredis
-            and hasattr(parser, "parse_error")
-            and type(self.connection).__module__.startswith("redis.")
-        ):
-            self._reader = hiredis.Reader(notEnoughData=PENDING, replyError=parser.parse_error)
-            self._sock = getattr(self.connection, "_sock", None)
+        self.is_open, self._reader = True, reader_for(self.connection)
+        self._sock = getattr(self.connection, "_sock", None) if self._reader else None
 
     def disconnect(self) -> None:
-        """Close it at once."""
         self.is_open, self._sock = False, None
         self.connection.disconnect()
 
     def exchange(self, packet: bytes, replies: int | None) -> Any:
-        """Send one packet and read its replies; see `protocol.Exchange`."""
         if self._sock is None:
             self.connection.send_packed_command((packet,), check_health=False)
         else:
@@ -101,9 +90,9 @@ class ThreadConnection:
                 self._reader.feed(self._sock.recv(SIZE))
                 if type(reply := self._reader.gets()) is int:  # nearly always: no further call of Python's
                     return reply
-                return _unless_error(self._next() if reply is PENDING or isinstance(reply, PUSHED) else reply)
+                return unless_error(self._next() if reply is PENDING or isinstance(reply, PUSHED) else reply)
         if replies is None:
-            return _unless_error(self._next())
+            return unless_error(self._next())
         return [self._next() for _ in range(replies)]
 
     def _next(self) -> Any:
@@ -138,10 +127,19 @@ class ThreadConnection:
         if self._sock is None:
             return read_within(self.connection, timeout, push_request=True, disconnect_on_error=False)
         self._sock.settimeout(timeout)
-        return _unless_error(self._received())
+        return unless_error(self._received())
 
 
-def _unless_error(reply: Any) -> Any:
+def reader_for(connection: Any) -> Any | None:
+    """Return a parser of what a connection receives; None where only redis-py itself can read it."""
+    parser: Any = getattr(connection, "_parser", None)
+    if hiredis and hasattr(parser, "parse_error") and type(connection).__module__.startswith("redis."):
+        return hiredis.Reader(notEnoughData=PENDING, replyError=parser.parse_error)
+    return None
+
+
+def unless_error(reply: Any) -> Any:
+    """Return a reply, or raise the error that it is."""
     if isinstance(reply, RedisError):
         raise reply
     return reply
@@ -153,6 +151,7 @@ class Transport(protocol.Transport):
     """
 
     subscriptions: SubscriptionPool
+    sleep = staticmethod(time.sleep)
 
     def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
         make = partial(ThreadConnection, pool)
@@ -161,12 +160,11 @@ class Transport(protocol.Transport):
 
     def forget(self) -> None:
         """Drop what a forked child must not read: replies to two processes on one socket mix up."""
-        self.idle = deque()
-        self.subscriptions.forget()
+        self.idle, self.subscriptions.kept = deque(), deque()
 
     def shutdown(self) -> None:
-        """Close everything idle; a connection that a request uses just now is closed after it."""
-        self.subscriptions.close()
+        while self.subscriptions.kept:
+            self.subscriptions.kept.pop().close()
         idle, self.idle = self.idle, deque()
         while idle:
             idle.pop().disconnect()
@@ -193,20 +191,21 @@ class Subscription(protocol.Subscription):
         return self._extra == channel
 
     def listen(self, channel: str) -> None:
-        """Receive the messages of `channel` as well, from before this returns."""
         with self._closed_on_failure():
             for verb in self.pool.verbs:
                 self._change(verb, channel)
         self._extra = channel
 
-    def reset(self) -> bool:
-        """Listen to the own channel only; False where this side has closed the connection."""
-        if self._extra is not None and self.connection.is_open:
-            with self._closed_on_failure():
-                for verb in self.pool.verbs:
-                    self._change(OPPOSITES[verb], self._extra)
-            self._extra = None
-        return self.connection.is_open
+    def give_back(self) -> None:
+        """See the base class: with its own channel only; one that fails is closed."""
+        with suppress(RedisError, OSError):
+            if self._extra is not None and self.connection.is_open:
+                with self._closed_on_failure():
+                    for verb in self.pool.verbs:
+                        self._change(OPPOSITES[verb], self._extra)
+                self._extra = None
+            if self.connection.is_open:
+                self.pool.kept.append(self)
 
     @contextmanager
     def _closed_on_failure(self) -> Iterator[None]:
@@ -227,7 +226,6 @@ class Subscription(protocol.Subscription):
                 raise
 
     def receive(self, timeout: float) -> protocol.Message | None:
-        """Return the next message, or None after `timeout` seconds."""
         try:
             kind, channel, payload = self.connection.receive(max(timeout, 0.001))
         except (RedisTimeoutError, TimeoutError):
@@ -239,44 +237,17 @@ class Subscription(protocol.Subscription):
 
 
 class SubscriptionPool(protocol.SubscriptionPool):
-    """The subscriptions on one server that no thread waits with at the moment."""
+    """The subscriptions on one server; `kept` are those that no thread waits with at the moment."""
 
     def __init__(self, make: Callable[[], ThreadConnection], verbs: tuple[str, ...]) -> None:
         super().__init__(make, verbs)
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop the idle ones."""
-        self._idle: deque[Subscription] = deque()
+        self.kept: deque[Subscription] = deque()
 
     def idle(self, owner: str) -> Subscription | None:
-        return protocol.taken_from(self._idle)
+        return protocol.taken_from(self.kept)
 
     def open(self, owner: str) -> Subscription:
-        """Return a new subscription."""
         return Subscription(self, self._make())
-
-    def give_back(self, subscription: Subscription) -> None:
-        """Keep a subscription for the next waiter, with its own channel only; one that fails is closed."""
-        with suppress(RedisError, OSError):
-            if subscription.reset():
-                self._idle.append(subscription)
-
-    def close(self) -> None:
-        """Close the idle ones."""
-        while self._idle:
-            self._idle.pop().close()
-
-
-PERFORM: Final[dict[type, Callable[..., Any]]] = {
-    protocol.Exchange: ThreadConnection.exchange,
-    protocol.Connect: ThreadConnection.connect,
-    protocol.Sleep: time.sleep,
-    protocol.Subscribe: lambda pool, owner: pool.open(owner),
-    protocol.Listen: Subscription.listen,
-    protocol.Receive: Subscription.receive,
-    protocol.Unsubscribe: lambda subscription: subscription.pool.give_back(subscription),
-}
 
 
 def run(verb: Steps[T]) -> T:
@@ -285,7 +256,8 @@ def run(verb: Steps[T]) -> T:
         step = next(verb)
         while True:
             try:
-                result = PERFORM[type(step)](*step)
+                method, arguments = step
+                result = method(*arguments)
             except BaseException as error:
                 step = verb.throw(error)
             else:

@@ -92,31 +92,25 @@ class WaitSteps:
         Raises:
             NotReplicated: too few replicas have the lock; it was given back if it was new.
         """
-        sent, unanswered = now(), self._unanswered
-        self._unanswered = True  # until there is an answer: whatever interrupts it, it may be served
         try:
-            reply = yield from self._calls.deliver(self._request(queue), self._calls.replica_ack)
-            self._unanswered = unanswered
-            if isinstance(reply, int) and reply > 0 and self._subscription is None and not unanswered:
-                return new_tuple(Grant, (reply, sent, False, True))  # nearly always
-            return (yield from self._concluded(reply, sent, queue))
+            for left in range(PREPARATIONS if queue else 0, -1, -1):
+                sent, unanswered = now(), self._unanswered
+                self._unanswered = True  # until there is an answer: whatever interrupts it, it may be served
+                reply = yield from self._calls.deliver(self._request(queue), self._calls.replica_ack)
+                self._unanswered = unanswered
+                if isinstance(reply, int) and reply > 0 and self._subscription is None and not unanswered:
+                    return new_tuple(Grant, (reply, sent, False, True))  # nearly always
+                outcome = self._read(reply, sent)
+                if isinstance(outcome, Grant):
+                    return (yield from self._granted(outcome))
+                # Ask again after anything changed in what it listens to: the lock may be free by then.
+                if not left or not (yield from self._prepared(self._pool(), self._channel())):
+                    break
+            return outcome
         except (RedisError, OSError, BackendError) as error:
             if isinstance(error, protocol.NeverSent):
                 self._unanswered = unanswered
             return (yield from self._failed(error, queue))
-
-    def _concluded(self, reply: Any, sent: float, queue: bool) -> Steps[Outcome]:
-        """Ask again after anything changed in what this waiter listens to: the lock may be free by then."""
-        outcome = self._read(reply, sent)
-        for _ in range(PREPARATIONS if queue else 0):
-            if isinstance(outcome, Grant) or not (yield from self._prepared(self._pool(), self._channel())):
-                break
-            sent, unanswered = now(), self._unanswered
-            self._unanswered = True
-            reply = yield from self._calls.deliver(self._request(queue), self._calls.replica_ack)
-            self._unanswered = unanswered
-            outcome = self._read(reply, sent)
-        return (yield from self._granted(outcome)) if isinstance(outcome, Grant) else outcome
 
     def _read(self, reply: Any, sent: float) -> Outcome:
         if isinstance(reply, Resent):
@@ -158,18 +152,20 @@ class WaitSteps:
             if channel is None or subscription.hears(channel):
                 return False
             with suppress(*UNREACHABLE):  # it died with its server, or while it was idle
-                yield from _listening(subscription, channel)
+                yield subscription.listen, (channel,)
                 return True
         yield from self._abandon()
-        while (idle := pool.idle(self._owner)) is not None:
-            self._subscription = idle
-            with suppress(*UNREACHABLE):
-                yield from _listening(idle, channel)
+        while True:
+            idle = pool.idle(self._owner)
+            self._subscription = subscription = idle or (yield pool.open, (self._owner,))
+            try:
+                if channel is not None:
+                    yield subscription.listen, (channel,)
                 return True
-            self._close()
-        self._subscription = yield protocol.Subscribe(pool, self._owner)
-        yield from _listening(self._subscription, channel)
-        return True
+            except UNREACHABLE:
+                if idle is None:
+                    raise
+                self._close()
 
     def _pool(self) -> protocol.SubscriptionPool:
         server = self._calls.server_of(self._key)
@@ -179,7 +175,7 @@ class WaitSteps:
     def wait(self, timeout: float) -> Steps[Outcome]:
         """See `Waiter.wait`."""
         if self._subscription is None:  # the server was away
-            yield protocol.Sleep(min(timeout, RECOVERY_PAUSE))
+            yield self._calls.sleep, (min(timeout, RECOVERY_PAUSE),)
             return (yield from self.try_acquire(queue=True))
         woken = yield from self.sleep(timeout)
         return (yield from self.try_acquire(queue=True)) if woken is None else woken
@@ -200,7 +196,7 @@ class WaitSteps:
     def _received(self, subscription: protocol.Subscription, deadline: float) -> Steps[Grant | bool]:
         """Return the handoff, True when a message says to ask, or False when the time is over."""
         while (left := deadline - now()) > 0:
-            message: protocol.Message | None = yield protocol.Receive(subscription, left)
+            message: protocol.Message | None = yield subscription.receive, (left,)
             meaning = message is not None and self._meaning(message)
             if isinstance(meaning, Grant) and self._calls.replica_ack is None:
                 return meaning
@@ -231,7 +227,7 @@ class WaitSteps:
             self._close()
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
-            yield protocol.Unsubscribe(subscription)
+            yield subscription.give_back, ()
 
     def _abandon(self) -> Steps[None]:
         """Start over: a waiter whose channel has no subscriber is passed over."""
@@ -243,11 +239,6 @@ class WaitSteps:
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             subscription.close()
-
-
-def _listening(subscription: protocol.Subscription, channel: str | None) -> Steps[None]:
-    if channel is not None:
-        yield protocol.Listen(subscription, channel)
 
 
 class QueueWaitSteps(WaitSteps):

@@ -127,7 +127,7 @@ class AsyncContract(ContractBase):
         """A task gets the lock of a holder that never releases it, once the lease has ended."""
 
         async def scenario() -> None:
-            abandoned = await get_lock(name, ttl=self.shortest_ttl * 2).aacquire()
+            abandoned = await get_lock(name, ttl=self.shortest_ttl).aacquire()
             lease = await asyncio.create_task(get_lock(name, ttl=FAR, wait=FAR).aacquire())
             assert abandoned.remaining() == 0.0
             with pytest.raises(LockLost):

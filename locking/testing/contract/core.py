@@ -242,7 +242,7 @@ class SeveralNamesContract(ContractBase):
 
     def test_an_early_name_that_ended_while_waiting_for_a_later_one(self, name: str) -> None:
         """A body never runs under several names of which the first has ended before the last was got."""
-        get_lock(f"{name}:2", ttl=self.shortest_ttl * 3).acquire().leave_to_expire()
+        get_lock(f"{name}:2", ttl=self.shortest_ttl * 2).acquire().leave_to_expire()
         several = get_lock(f"{name}:1", f"{name}:2", ttl=self.shortest_ttl, wait=self.patience)
         try:
             lease = several.acquire()

@@ -101,7 +101,7 @@ class ProcessContract(ContractBase):
         """After `kill -9` of the holder the lock stays taken to the end of the lease, and no longer; where
         `frees_with_holder` is on, it is free long before.
         """
-        ttl = 3600.0 if backend.frees_with_holder else self.shortest_ttl * 4
+        ttl = 3600.0 if backend.frees_with_holder else self.shortest_ttl
 
         def work(pipe: Connection) -> None:
             (single,) = get_lock(name, ttl=ttl).acquire().leases
@@ -125,7 +125,7 @@ class ProcessContract(ContractBase):
             from locking.core.handler import locks
 
             place = locks["default"].waiter(
-                locks["default"].key(name), "00000000-0000-8000-a000-000000000000:1", self.shortest_ttl * 4
+                locks["default"].key(name), "00000000-0000-8000-a000-000000000000:1", self.shortest_ttl
             )
             place.try_acquire(queue=True)
             pipe.send("waits in the queue")

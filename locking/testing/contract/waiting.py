@@ -98,7 +98,7 @@ class WaitingContract(ContractBase):
 
     def test_a_waiter_takes_over_when_the_lease_ends(self, backend: BaseLockBackend, name: str) -> None:
         """A dead holder's lock isn't released, and its waiter has it all the same once the lease ends."""
-        abandoned = get_lock(name, ttl=self.shortest_ttl * 2).acquire()
+        abandoned = get_lock(name, ttl=self.shortest_ttl).acquire()
         lease = elsewhere(lambda: get_lock(name, ttl=FAR, wait=FAR).acquire())
         assert abandoned.remaining() == 0.0
         lease.release()
@@ -117,7 +117,7 @@ class WaitingContract(ContractBase):
     def test_min_hold_does_not_keep_waiters_longer(self, backend: BaseLockBackend, name: str) -> None:
         """A waiter for a lock with `min_hold` has it when that time is over, not after the ttl."""
         with counted_waiters(backend) as waiters:
-            with get_lock(name, ttl=FAR, min_hold=self.shortest_ttl * 4):
+            with get_lock(name, ttl=FAR, min_hold=self.shortest_ttl):
                 waiter = begin(get_lock(name, ttl=FAR, wait=FAR).acquire)
                 until(waiters.number, self.patience)
             waiter.result(timeout=self.patience).release()

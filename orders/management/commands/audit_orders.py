@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
 
 from orders.audit import audit, counts
 
@@ -26,7 +27,12 @@ class Command(BaseCommand):
         days = options["days"]
         if days is not None and days <= 0:
             raise CommandError(f"--days is {days:g}: it must be above 0")
-        found = audit(None if days is None else timedelta(days=days))
+        try:
+            found = audit(None if days is None else timedelta(days=days))
+        except DatabaseError as error:
+            raise CommandError(
+                f"nothing was compared; `manage.py migrate` makes the tables: {error}"
+            ) from error
         for invariant, broken in counts(found).items():
             self.stdout.write(f"{'✗' if broken else '✓'} {invariant.replace('_', ' ')}")
             for each in found:

@@ -37,3 +37,4 @@ class TestCore(CoreContract):
     """One run: no engine can change this."""
 
     settings = {"BACKEND": MEMORY}  # noqa: RUF012 - as the contract has it
+    shortest_ttl = BACKENDS["memory"].shortest_ttl

@@ -34,7 +34,7 @@ def fail(*args):
 
 def retrier_threads():
     """The release_retrier's threads in this process."""
-    return [thread for thread in threading.enumerate() if thread.name == "locking-tidy-releases"]
+    return [thread for thread in threading.enumerate() if thread.name == "locking-tidy"]
 
 
 @pytest.fixture
@@ -146,6 +146,8 @@ def test_cleared_releases_are_not_retried(monkeypatch):
 
 def test_a_surprise_ends_neither_the_thread_nor_the_other_pending_releases(monkeypatch, caplog):
     """An error that no backend should raise is logged; the pending beside it is released all the same."""
+    monkeypatch.setattr("locking.core.pending_release.CONFIRM_PAUSE", 0.01)
+    monkeypatch.setattr("locking.core.pending_release.RETRY_PAUSE", 0.02)
     backend, owner = locks["default"], new_owner()
     release = backend.release
     monkeypatch.setattr(backend, "release", lambda key, owner: 1 / 0 if key == "odd" else release(key, owner))

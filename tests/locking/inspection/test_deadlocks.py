@@ -557,9 +557,9 @@ def test_a_list_that_is_taken_for_complete_is_a_false_alarm(engine, start, redis
         semaphore_beside_java(start, redis_database, monkeypatch)
 
 
-def set_after_looks(looks, event):
-    """Set the event once two more looks have ended."""
-    wanted = looks.calls + 2
+def set_after_looks(looks, event, number=2):
+    """Set the event once as many more looks have ended: of two, one has begun since."""
+    wanted = looks.calls + number
     until(lambda: looks.calls >= wanted or event.is_set())
     event.set()
 
@@ -604,13 +604,13 @@ def check_a_wait_that_is_over(engine, start, monkeypatch, looks):
     until(lambda: engine.holder("shop:b"))
     start(a_around_b, has_b, release_a)
     until(lambda: any(wait.published for wait in list(WAITS.values())))
-    heartbeat.reporter._worker.stop()  # no further heartbeat tells that the wait is over
+    heartbeat.reporter.running = False  # no further heartbeat tells that the wait is over
     monkeypatch.setattr(heartbeat.HeartbeatPublisher, "start", lambda _: None)
     monkeypatch.setattr(heartbeat.HeartbeatPublisher, "publish_by", lambda *_: None)
     release_b.set()
     assert has_b.wait(PATIENCE)
     with get_lock("b", ttl=60, wait=PATIENCE):
-        start(set_after_looks, looks, release_a)
+        start(set_after_looks, looks, release_a, 1)  # no other wait could be looking now
         try:
             get_lock("a", ttl=60, wait=PATIENCE).acquire().release()
         finally:

@@ -216,13 +216,12 @@ def test_the_first_lock_publishes_its_process_in_the_background(each_backend):
 
 def test_a_process_that_leaves_publishes_no_more(reporter, each_backend):
     """Its thread may be about to: after deregistering there is nothing left to publish."""
-    reporter._worker.wake_by(now() + 3600)
+    reporter.running = True
     with get_lock("a"):
         reporter.beat()
         reporter.deregister()
         reporter.publish()
         assert each_backend.heartbeats([PROCESS.client_id]) == {}
-    reporter._worker.stop()
 
 
 def published(backend):

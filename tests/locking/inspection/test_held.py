@@ -289,6 +289,16 @@ def test_extending_keeps_others_out_for_longer(each_backend):
             extend_held(holds_of("a")[0], 5)
 
 
+def test_extending_from_an_old_row_shortens_nothing(each_backend):
+    """The holder extended its lease after the list was read, and counts on that."""
+    with get_lock("a", ttl=5) as lease:
+        (hold,) = holds_of("a")
+        lease.extend(100)
+        extend_held(hold, 20)
+        left: Any = holds_of("a")[0].remaining
+        assert left > 90
+
+
 @pytest.mark.parametrize("kind", ["lock", "semaphore"])
 def test_contended_locks_come_first_whatever_their_age(settings, redis_database, kind):
     """A page of one row has the contended lock in addition, once; filters count here, too."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 from contextlib import contextmanager
@@ -39,6 +40,9 @@ LEASE = 300.0
 
 WAIT = 20.0
 """Seconds within which a lock must have been released, on a machine that is busy."""
+
+NO_PID = 1 << 30
+"""Linux has none that high."""
 
 ENGINES = [
     "redis",
@@ -278,6 +282,23 @@ def test_a_release_of_everything_would_let_two_in(watching, monkeypatch):
     with killed(lambda: get_lock("a", ttl=LEASE, fenced=True)):
         until_nobody_is_dead()
         assert locks["default"].holder("a") is None
+
+
+def test_a_living_process_that_is_taken_for_dead_keeps_what_is_not_guarded(watching):
+    """Cloned guests have one identity: in a folder on NFS whose flocks stay with each guest one is misjudged.
+
+    What ends early then is what the database guards.
+    """
+    registration.enter("default")
+    with child(holding(lambda: get_lock("plain", ttl=LEASE, fenced=True), guarded())) as living:
+        plain, _ = living.report()
+        path = own_path().parent / process_of(plain)
+        record = json.loads(path.read_text()) | {"pid": NO_PID}
+        path.unlink()
+        path.write_text(json.dumps(record))
+        until_nobody_is_dead()
+        assert locks["default"].holder("a") is None
+        assert owner_of("plain") == plain
 
 
 class OfWork:

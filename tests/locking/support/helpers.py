@@ -63,7 +63,6 @@ def publishing() -> Iterator[None]:
     try:
         yield
     finally:
-        heartbeat.reporter._worker.stop()
         heartbeat.reporter.reset()
         heartbeat.reporter.enabled = False
 

@@ -6,13 +6,18 @@ after. So an answer can be judged without the code under test, and so can what a
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from decimal import Decimal
+from time import monotonic
+from typing import Any, Final
 from uuid import UUID
 
+from django.contrib.messages import get_messages
 from django.db import connection
 from django.db.models import Sum
 from django.test import Client
@@ -20,9 +25,10 @@ from django.test import Client
 from inventory import Busy, DatabaseUnavailable, OutcomeUnknown
 from inventory.hooks import installed
 from inventory.models import Level, Reservation
-from orders.after_sale import fulfillment, lifecycle
+from orders.after_sale import fulfillment, lifecycle, refunds
 from orders.audit import audit
-from orders.models import IdempotencyKey, Order, OrderItem
+from orders.http import problems, webhook
+from orders.models import IdempotencyKey, Order, OrderEvent, OrderItem, PaymentEvent, Refund
 from orders.selling import checkout, reservations
 from tests.factories import ProductFactory
 from tests.lab.interleaving import eventually
@@ -30,6 +36,8 @@ from tests.orders.faults.transport import DATABASE, FAULTS, Step, Transport, clo
 from tests.orders.mortal import nobody_works
 
 DONE, NOTHING, UNKNOWN = "done", "nothing", "unknown"
+SECRET: Final = "whsec_of_the_faults"
+"""With it the provider of `notice` signs."""
 
 Ask = Callable[[], str]
 Begin = Callable[[str], Ask]
@@ -42,9 +50,9 @@ class Violation(AssertionError):
 # Operations -------------------------------------------------------------------------------------------------
 
 
-def _http(method: str, address: str, body: object = None, key: str | None = None) -> str:
+def _http(method: str, address: str, body: object = None, key: str | None = None, **headers: str) -> str:
     """Send a request, and say what its answer means."""
-    headers = {"Idempotency-Key": key} if key else {}
+    headers |= {"Idempotency-Key": key} if key else {}
     text = "" if body is None else json.dumps(body)
     client = Client(raise_request_exception=False)
     answer = client.generic(method, address, text, content_type="application/json", headers=headers)
@@ -81,10 +89,44 @@ def sale(sku: str) -> Ask:
     return lambda: _http("POST", "/checkout/", {"lines": [{"sku": sku, "quantity": 2}]}, f"k-{sku}")
 
 
+def sale_without_a_key(sku: str) -> Ask:
+    """Buy over HTTP, with no key."""
+    return lambda: _http("POST", "/checkout/", {"lines": [{"sku": sku, "quantity": 2}]})
+
+
+def sale_by_the_form(sku: str) -> Ask:
+    """Buy on the page, whose form has a key."""
+    fields = {f"quantity-{sku}": "2", "key": hashlib.md5(sku.encode(), usedforsecurity=False).hexdigest()}
+    said = {
+        problems.BUSY.title: NOTHING,
+        problems.UNAVAILABLE.title: NOTHING,
+        problems.OUTCOME_UNKNOWN.title: UNKNOWN,
+    }
+
+    def send() -> str:
+        answer = Client(raise_request_exception=False).post("/shop/order/", fields)
+        (text,) = map(str, get_messages(answer.wsgi_request))
+        return DONE if text.startswith("Ordered for") else said.get(text.partition(":")[0], text)
+
+    return send
+
+
 def sale_of_a_reservation(sku: str) -> Ask:
     """Buy what is reserved."""
     made = reservations.reserve([(sku, 2)], timedelta(minutes=1), "ann")
     return lambda: _http("POST", "/checkout/", {"reservation": str(made.id)}, f"k-{sku}")
+
+
+def sale_of_a_reservation_without_a_key(sku: str) -> Ask:
+    """Buy what is reserved, with no key."""
+    made = reservations.reserve([(sku, 2)], timedelta(minutes=1), "ann")
+    return lambda: _http("POST", "/checkout/", {"reservation": str(made.id)})
+
+
+def reservation_without_a_key(sku: str) -> Ask:
+    """Reserve over HTTP, with no key."""
+    body = {"lines": [{"sku": sku, "quantity": 2}], "customer": "ann"}
+    return lambda: _http("POST", "/reservations/", body)
 
 
 def reservation(sku: str) -> Ask:
@@ -111,6 +153,17 @@ def payment(sku: str) -> Ask:
     return lambda: _http("POST", f"/orders/{order}/pay/", {})
 
 
+def notice(sku: str) -> Ask:
+    """Hear of a payment from its provider, which repeats what isn't answered."""
+    paid = {"id": f"pi_{sku}", "amount_received": 500, "currency": "eur"}
+    paid["metadata"] = {"order_id": str(_order(sku))}
+    event = {"id": f"evt_{sku}", "type": "payment_intent.succeeded", "data": {"object": paid}}
+    at = int(webhook._now())
+    made = hmac.new(SECRET.encode(), f"{at}.{json.dumps(event)}".encode(), hashlib.sha256).hexdigest()
+    signed = {webhook.HEADER: f"t={at},v1={made}"}
+    return lambda: _http("POST", "/payments/webhook/", event, **signed)
+
+
 def cancellation(sku: str) -> Ask:
     """Cancel an order."""
     order = _order(sku, lifecycle.pay)
@@ -135,10 +188,22 @@ def cancelled_units(sku: str) -> Ask:
     return lambda: _call(fulfillment.cancel_units, order, [(sku, 1)], "less")
 
 
-AFTER_SALE: list[Begin] = [
-    sale_of_a_reservation, reservation, extension, release, payment, cancellation, shipment, taking_back,
-    cancelled_units,
+def refund(sku: str) -> Ask:
+    """Give a part of the money back."""
+    order = _order(sku, lifecycle.pay)
+    return lambda: _call(refunds.refund, order, Decimal("1.00"), "complaint")
+
+
+WITHOUT_A_KEY: list[Begin] = [
+    sale_without_a_key, reservation_without_a_key, sale_of_a_reservation_without_a_key,
 ]  # fmt: skip
+"""Their client repeats only what has done nothing, and is told so where that isn't known."""
+
+OPERATIONS: list[Begin] = [
+    *WITHOUT_A_KEY, sale_by_the_form, sale_of_a_reservation, reservation, extension, release, payment, notice,
+    cancellation, shipment, taking_back, cancelled_units, refund,
+]  # fmt: skip
+"""All that write, beside the sale with a key."""
 
 
 # Exploring --------------------------------------------------------------------------------------------------
@@ -163,12 +228,16 @@ def seen(sku: str) -> dict[str, Any]:
     columns = ("available", "reserved", "committed", "unavailable")
     levels = Level.objects.filter(item__sku=sku).aggregate(**{name: Sum(name) for name in columns})
     items = OrderItem.objects.filter(product__sku=sku)
+    its = {"order__items__product__sku": sku}
     lasting = Reservation.objects.filter(entry__movements__level__item__sku=sku).values_list(
         "state", "expires_at"
     )
     return levels | {
         "orders": sorted(Order.objects.filter(items__product__sku=sku).values_list("state", flat=True)),
         "items": sorted(items.values_list("quantity", "shipped", "returned", "cancelled")),
+        "events": sorted(OrderEvent.objects.filter(**its).values_list("kind", flat=True)),
+        "payments": sorted(PaymentEvent.objects.filter(**its).values_list("outcome", flat=True)),
+        "refunds": sorted(Refund.objects.filter(**its).values_list("amount", flat=True)),
         "keys": IdempotencyKey.objects.filter(key=f"k-{sku}").count(),
         "reservations": sorted((state, _lasts_long(ends)) for state, ends in lasting),
     }
@@ -229,16 +298,37 @@ def explore(point: Point, before: dict[str, Any], after: dict[str, Any]) -> str:
             close_all()
     eventually(nobody_works, "PostgreSQL rolls back what was cut off")
     untrue = _untrue(point, first, seen(sku), before, after)
-    again = untrue or [ask() for _ in range(2)][-1]
-    if not untrue and again != DONE:
-        untrue = f"the repetition is refused: {again}"
-    if not untrue and seen(sku) != after:
-        untrue = f"in the end there is {seen(sku)}, not {after}"
-    if not untrue and audit():
-        untrue = f"the audit finds {audit()}"
+    if not untrue and first == UNKNOWN and point.begin in WITHOUT_A_KEY:
+        untrue = "" if (now := seen(sku)) in (before, after) else f"but there is {now}"
+    elif not untrue:
+        untrue = _untrue_again(point.begin, ask, first) or (
+            "" if (now := seen(sku)) == after else f"in the end there is {now}, not {after}"
+        )
+    if not untrue and (found := audit()):
+        untrue = f"the audit finds {found}"
     if untrue:
         raise Violation(f"{point}: answered {first}; {untrue}")
     return first
+
+
+def seconds_until_sold_again(point: Point) -> float:
+    """Let the fault happen to a buyer; return how long the next one tries once the servers are back."""
+    sku = ProductFactory.create(on_hand=5).sku
+    transport = Transport(fails_at=point.number, fault=point.fault)
+    with transport.installed():
+        point.begin(sku)()
+        transport.heal()
+        close_all()
+    begun = monotonic()
+    eventually(lambda: point.begin(sku)() == DONE, "another buyer is served")
+    return monotonic() - begun
+
+
+def _untrue_again(begin: Begin, ask: Ask, first: str) -> str:
+    """Repeat what may be repeated until it is done; return what is wrong with that."""
+    repetitions = 2 if begin not in WITHOUT_A_KEY else 0 if first == DONE else 1
+    answers = [ask() for _ in range(repetitions)]
+    return "" if answers[-1:] in ([], [DONE]) else f"the repetition is refused: {answers[-1]}"
 
 
 def _untrue(

@@ -14,7 +14,19 @@ import pytest
 from inventory.strategies import base, redis_gate
 from orders.http import idempotency
 from orders.selling.strategies import names
-from tests.orders.faults.explorer import AFTER_SALE, Begin, Violation, explore, points, sale
+from tests.orders.faults.explorer import (
+    OPERATIONS,
+    SECRET,
+    Begin,
+    Violation,
+    explore,
+    points,
+    reservation,
+    reservation_without_a_key,
+    sale,
+    sale_without_a_key,
+    seconds_until_sold_again,
+)
 
 WHOLE = os.environ.get("HOLDFAST_FAULTS") == "all"
 
@@ -57,11 +69,23 @@ def test_a_buyer_hears_the_truth_whatever_fails(strategy, settings):
     assert violations(sale) == []
 
 
-@pytest.mark.parametrize("begin", AFTER_SALE, ids=lambda begin: begin.__name__)
-def test_what_follows_is_answered_truly_whatever_fails(begin, settings):
+@pytest.mark.parametrize("begin", OPERATIONS, ids=lambda begin: begin.__name__)
+def test_whatever_writes_is_answered_truly_whatever_fails(begin, settings):
     """Reserving, releasing, paying, shipping: nothing is done twice, and nothing is said wrongly."""
     settings.CHECKOUT_STRATEGY = "conditional_update"
+    settings.PAYMENT_WEBHOOK_SECRETS = [SECRET]
     assert violations(begin) == []
+
+
+WITHOUT_LOCKS = [name for name in names() if not name.endswith("lock")]
+
+
+@pytest.mark.parametrize("strategy", WITHOUT_LOCKS)
+def test_another_buyer_is_served_as_soon_as_the_servers_are(strategy, settings):
+    """Whatever the one before was cut off at: within two seconds, and nothing has to clean up behind him."""
+    settings.CHECKOUT_STRATEGY = strategy
+    for point, _, _ in points(sale_without_a_key, whole=WHOLE):
+        assert seconds_until_sold_again(point) < 2.0
 
 
 # Mutants: each takes one rule away, and the explorer must find it.
@@ -86,8 +110,10 @@ def a_key_is_not_kept(patch) -> None:
     ("mutant", "begin", "fault"),
     [
         (a_lost_commit_counts_as_none, sale, "lost reply"),
-        (a_lost_commit_counts_as_none, reservation_ := AFTER_SALE[1], "lost reply"),
-        (any_lost_connection_is_unknown, reservation_, "lost request"),
+        (a_lost_commit_counts_as_none, sale_without_a_key, "lost reply"),
+        (a_lost_commit_counts_as_none, reservation, "lost reply"),
+        (a_lost_commit_counts_as_none, reservation_without_a_key, "lost reply"),
+        (any_lost_connection_is_unknown, reservation, "lost request"),
         (a_key_is_not_kept, sale, "lost reply"),
     ],
 )

@@ -27,11 +27,11 @@ from redis.exceptions import NoPermissionError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking import LockError, get_lock, get_read_lock, get_semaphore, get_write_lock
-from locking.backends.redis import RedisBackend, transport
-from locking.backends.redis.async_transport import AsyncTransport, Connector, EventLoops
+from locking.backends.redis import RedisBackend, async_transport
+from locking.backends.redis.async_transport import AsyncTransport, EventLoops
 from locking.backends.redis.cluster import Address, Cluster, SlotMap
 from locking.backends.redis.index import Index
-from locking.backends.redis.protocol import ReplicaAck, Server, Sleep
+from locking.backends.redis.protocol import ReplicaAck, Server
 from locking.backends.redis.scripts import command
 from locking.backends.redis.transport import RedisClient, Transport
 from locking.backends.redis.verbs import Servers
@@ -490,7 +490,8 @@ class Explorer:
     def _patch(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr("locking.utils.clock._read", lambda: self.world.clock.now)
         patch.setattr("locking.backends.redis.kinds.time", SimpleNamespace(time=lambda: self.world.clock.now))
-        patch.setitem(transport.PERFORM, Sleep, lambda seconds: self._slept(seconds))
+        patch.setattr(Transport, "sleep", staticmethod(self._slept))
+        patch.setattr(async_transport, "connection_like", lambda pool: TaskConnection(self.world, pool.port))
         patch.setattr("locking.core.lock.watchdogs", SimpleNamespace(watch=lambda lease: None))
         patch.setattr("locking.core.lock.release_retrier", SimpleNamespace(schedule=self._pend))
         patch.setattr(
@@ -838,15 +839,16 @@ def model_servers(
 ) -> Servers:
     """Return the product's own servers, on connections to the model."""
 
-    def for_threads(address: Address) -> Transport:
-        pool: Any = SimpleNamespace(
-            connection_class=lambda: connect(world, address.port), connection_kwargs={}
+    def pool(address: Address) -> Any:
+        return SimpleNamespace(
+            connection_class=lambda: connect(world, address.port), connection_kwargs={}, port=address.port
         )
-        return Transport(pool)
+
+    def for_threads(address: Address) -> Transport:
+        return Transport(pool(address))
 
     def for_tasks(address: Address) -> AsyncTransport:
-        make: Any = lambda: TaskConnection(world, address.port)  # noqa: E731
-        return AsyncTransport(Connector(make, TIMEOUT))
+        return AsyncTransport(pool(address))
 
     ack = ReplicaAck(1 if case.neighbour else "auto", 100) if case.ack else None
     home = Address("model", port)

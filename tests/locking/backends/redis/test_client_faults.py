@@ -18,7 +18,6 @@ from locking import (
     get_write_lock,
 )
 from locking.backends.redis import RedisBackend
-from locking.backends.redis.protocol import Sleep
 from locking.backends.redis.waiter import WaitSteps
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
@@ -91,7 +90,7 @@ class Interruption(BaseException):
 
 def _interrupted(self):
     self._close()
-    yield Sleep(0)
+    yield self._calls.sleep, (0,)
     raise Interruption
 
 

@@ -15,13 +15,9 @@ from locking.backends.redis import RedisBackend, protocol, scripts, waiter
 from locking.backends.redis.cluster import Route
 from locking.backends.redis.protocol import (
     ASKING,
-    Exchange,
-    Listen,
     ReplicaAck,
     Server,
-    Subscribe,
     Transport,
-    Unsubscribe,
 )
 from locking.backends.redis.scripts import Request, command, extend_request
 from locking.core import lease, renewal
@@ -46,7 +42,7 @@ def an_error_ends_an_asking_exchange(patch):
     """An error as the answer to ASKING leaves the answer to the script unread: audit defect 2."""
 
     def asked_there(connection, request):
-        (error,) = yield Exchange(connection, ASKING + request.by_source, 1)
+        (error,) = yield connection.exchange, (ASKING + request.by_source, 1)
         raise error
 
     patch.setattr(protocol, "_asked_there", asked_there)
@@ -73,9 +69,9 @@ def a_refused_subscription_is_asked_for_again(patch):
 
     def prepared(self, pool, channel):
         yield from self._abandon()
-        self._subscription = yield Subscribe(pool, self._owner)
+        self._subscription = yield pool.open, (self._owner,)
         with suppress(RedisError):
-            yield Listen(self._subscription, channel or "")
+            yield self._subscription.listen, (channel or "",)
         return True
 
     patch.setattr(waiter.WaitSteps, "_prepared", prepared)
@@ -136,7 +132,7 @@ def a_late_request_is_heard(patch):
     def unsubscribe(self):
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
-            yield Unsubscribe(subscription)
+            yield subscription.give_back, ()
 
     patch.setattr(waiter.WaitSteps, "_unsubscribe", unsubscribe)
 
@@ -189,7 +185,7 @@ def a_short_count_is_enough(patch):
     """A lock that too few replicas have counts as acquired: a failover to another one loses it."""
 
     def confirm(self, connection, alias, *, is_new):
-        yield Exchange(connection, command("WAIT", 1, self.timeout_ms).by_digest)
+        yield connection.exchange, (command("WAIT", 1, self.timeout_ms).by_digest, None)
 
     patch.setattr(ReplicaAck, "confirm", confirm)
 

@@ -187,13 +187,24 @@ def java_holds(client, key, **fields):
     client.pexpire(key, 30_000)
 
 
-def test_a_java_holder_is_listed_once_one_of_ours_met_it(client):
-    """A refused acquisition puts the foreign holder on the list."""
-    java_holds(client, "a")
-    assert get_lock("a").try_acquire() is None
-    assert members(client) == ["La"]
+@pytest.mark.parametrize(
+    ("get", "fields", "kind"),
+    [
+        (get_lock, {JAVA: "1"}, "lock"),
+        (get_fair_lock, {JAVA: "1"}, "lock"),
+        (get_write_lock, {"mode": "write", f"{JAVA}:write": "1"}, "write"),
+        (get_write_lock, {"mode": "read", JAVA: "1"}, "read"),
+        (get_read_lock, {"mode": "write", f"{JAVA}:write": "1"}, "write"),
+    ],
+)
+def test_a_java_holder_is_listed_once_one_of_ours_met_it(client, get, fields, kind):
+    """A refused acquisition puts the foreign holder on the list, in front of however many other keys."""
+    java_holds(client, "a", **fields)
+    client.set(f"{{a}}:{JAVA}:rwlock_timeout:1", 1, px=30_000)
+    assert get("a").try_acquire() is None
+    assert len(members(client)) == 1
     (row,) = rows()
-    assert (row.name, row.owner, row.token, row.kind) == ("a", JAVA, 0, "lock")
+    assert (row.name, row.owner, row.token, row.kind) == ("a", JAVA, 0, kind)
 
 
 @pytest.mark.parametrize(

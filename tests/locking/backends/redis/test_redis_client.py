@@ -12,9 +12,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from locking import get_lock
 from locking.backends.redis import compat
 from locking.backends.redis.index import Index
-from locking.backends.redis.protocol import Exchange, Server
+from locking.backends.redis.protocol import Server
 from locking.backends.redis.scripts import command
-from locking.backends.redis.transport import PERFORM, Transport
+from locking.backends.redis.transport import Transport
 from locking.testing.contract.base import begin, until
 from tests.backends import any_engine
 
@@ -97,11 +97,11 @@ def test_a_connection_in_use_while_its_backend_is_closed_is_closed_after_its_req
     transport = Transport(ConnectionPool.from_url(settings.REDIS_URL))
     server, request = Server(transport, "default", Index()), command("ECHO", "here")
     verb: Any = server.pipeline([request]) if way == "pipeline" else server.deliver(request)
-    step = next(verb)
-    while not isinstance(step, Exchange):
-        step = verb.send(PERFORM[type(step)](*step))
-    reply = PERFORM[Exchange](*step)
+    method, arguments = next(verb)
+    while method.__name__ != "exchange":
+        method, arguments = verb.send(method(*arguments))
+    reply = method(*arguments)
     transport.shutdown()
     with pytest.raises(StopIteration):
         verb.send(reply)
-    assert not step.connection.is_open
+    assert not method.__self__.is_open

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-from typing import cast
+from typing import Any, cast
 from unittest import mock
 
 import pytest
@@ -11,7 +11,6 @@ from redis.connection import ConnectionPool
 
 from locking import BackendUnavailable, Lease, LockLost, LockNotAcquired, get_lock
 from locking.backends.redis import RedisBackend, scripts, transport
-from locking.backends.redis.protocol import Connect
 from locking.core.handler import locks
 from locking.core.lease import State
 from locking.core.pending_release import release_retrier
@@ -161,7 +160,8 @@ def test_a_connection_that_broke_leaves_it_open_whether_the_request_arrived(thro
     monkeypatch.setattr(release_retrier, "schedule", schedule)
     assert not get_lock("a").locked()
     through_proxy.lose_reply_to(ACQUIRE, times=1)
-    monkeypatch.setitem(transport.PERFORM, Connect, mock.Mock(side_effect=ConnectionRefusedError))
+    refused = mock.Mock(side_effect=ConnectionRefusedError)
+    monkeypatch.setattr(transport.ThreadConnection, "connect", refused)
     with pytest.raises(BackendUnavailable) as unknown:
         get_lock("a", ttl=60).acquire()
     assert unknown.value.sent
@@ -299,7 +299,8 @@ def test_a_flushed_script_cache_is_transparent_to_tasks(own_redis, locks_on):
 
 def test_a_flushed_server_loses_leases_and_the_watchdog_notices(own_redis, locks_on, monkeypatch):
     """After FLUSHALL the lock is lost, reported once, and not brought back by a renewal."""
-    _fast_watchdog(monkeypatch, lease=2.0)
+    _fast_watchdog(monkeypatch, lease=60.0)
+    monkeypatch.setattr("locking.core.lease.RENEW_AFTER", 0.02 / 60)
     locks_on(own_redis.url)
     reported: list[Lease] = []
     with pytest.raises(LockLost, match="lost"), get_lock("a", on_lost=reported.append) as lease:
@@ -471,7 +472,7 @@ def test_a_killed_waiter_is_passed_over_at_once(own_redis, locks_on):
 def the_pool() -> ConnectionPool:
     """Where the backend under test gets its connections from."""
     (used,) = cast(RedisBackend, locks["default"]).calls.transports()
-    return cast(ConnectionPool, used.make.args[0])
+    return cast(ConnectionPool, cast(Any, used).make.args[0])
 
 
 class Interrupting:

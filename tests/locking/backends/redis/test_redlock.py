@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -245,7 +246,7 @@ def interrupting(three, monkeypatch):
     backend, made = locks["default"], Interrupting(UnixDomainSocketConnection, None)
     assert isinstance(backend, RedlockBackend)
     for node in backend.nodes:
-        (transport,) = node.backend.calls.transports()
+        transport: Any = node.backend.calls.transports()[0]
         transport.make.args[0].connection_class = made.connection_class
     return made
 

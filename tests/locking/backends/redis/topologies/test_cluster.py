@@ -167,13 +167,13 @@ def test_a_waiter_outlasts_a_half_moved_lock(cluster, monkeypatch):
     monkeypatch.setattr(cluster_module, "TIMEOUT", 0.1)
     name, source, target, lease = half_moved(cluster, "outlast")
     tried = threading.Event()
-    follow = cluster_module.Route.redirect
+    follow = cluster_module.Cluster._redirected
 
-    def redirect(self, error):
+    def redirected(self, route, error):
         tried.set()
-        return follow(self, error)
+        return follow(self, route, error)
 
-    monkeypatch.setattr(cluster_module.Route, "redirect", redirect)
+    monkeypatch.setattr(cluster_module.Cluster, "_redirected", redirected)
     waiter = acquired_in_thread(name)
     assert tried.wait(25)
 
@@ -186,15 +186,15 @@ def test_a_waiter_outlasts_a_half_moved_lock(cluster, monkeypatch):
 def ask_while_it_moves(cluster, prefix, monkeypatch):
     """Try to acquire a half moved lock; its move ends when the cluster has said *try again* once."""
     name, source, target, lease = half_moved(cluster, prefix)
-    follow, seen = cluster_module.Route.redirect, list[TryAgainError]()
+    follow, seen = cluster_module.Cluster._redirected, list[TryAgainError]()
 
-    def redirect(self, error):
+    def redirected(self, route, error):
         if isinstance(error, TryAgainError) and not seen:
             seen.append(error)
             end_half_move(cluster, name, source, target)
-        return follow(self, error)
+        return follow(self, route, error)
 
-    monkeypatch.setattr(cluster_module.Route, "redirect", redirect)
+    monkeypatch.setattr(cluster_module.Cluster, "_redirected", redirected)
     try:
         return in_thread(lambda: get_lock(name).try_acquire()).result(25)
     finally:

@@ -14,7 +14,7 @@ from redis.connection import Connection, ConnectionPool, SSLConnection
 
 from locking import BackendUnavailable, get_lock
 from locking.backends.redis import topology
-from locking.backends.redis.async_transport import connections_like
+from locking.backends.redis.async_transport import connection_like
 from locking.backends.redis.cluster import Address
 from locking.backends.redis.transport import ThreadConnection
 from locking.core.handler import locks
@@ -57,7 +57,7 @@ def test_tasks_verify_certificates_as_threads_do():
     """Whatever says how one is verified holds for both kinds of connection."""
     flags = "ssl_exclude_verify_flags=VERIFY_X509_STRICT&ssl_include_verify_flags=VERIFY_CRL_CHECK_LEAF"
     pool = ConnectionPool.from_url(f"rediss://cache.example/0?{flags}")
-    task: Any = connections_like(pool).make()
+    task: Any = connection_like(pool)
     thread: Any = ThreadConnection(pool).connection
     assert task.include_verify_flags == thread.ssl_include_verify_flags != []
     assert task.exclude_verify_flags == thread.ssl_exclude_verify_flags != []

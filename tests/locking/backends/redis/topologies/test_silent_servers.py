@@ -1,9 +1,10 @@
-"""The breaker for threads and tasks, on one server and in a cluster."""
+"""The breaker for threads and tasks, on one server, behind Sentinels and in a cluster."""
 
 import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,13 @@ import pytest
 from locking import BackendUnavailable, get_lock
 from locking.core import breaker
 from locking.core.handler import locks
-from tests.locking.backends.redis.topologies.servers import Cluster, Server, needs_redis_server, until
+from tests.locking.backends.redis.topologies.servers import (
+    Cluster,
+    Server,
+    Service,
+    needs_redis_server,
+    until,
+)
 
 pytestmark = needs_redis_server
 
@@ -62,23 +69,28 @@ def ask_all(request: pytest.FixtureRequest) -> Iterator[Callable[..., list[Any]]
             yield lambda *names: runner.run(gathered(names))
 
 
-@pytest.fixture(params=["one server", "cluster"])
-def frozen(request: pytest.FixtureRequest, start: Callable[..., Server], settings: Any) -> Iterator[Any]:
+@pytest.fixture(params=["one server", "sentinel", "cluster"])
+def frozen(
+    request: pytest.FixtureRequest, start: Callable[..., Server], tmp_path: Path, settings: Any
+) -> Iterator[Any]:
     """A server that is frozen in the test, names that it has, and a name that another server has."""
     location: str | list[str]
+    service = Service(tmp_path, start) if request.param == "sentinel" else None
     if request.param == "cluster":
         cluster = Cluster(start, cluster_node_timeout=30_000)
         server, location = cluster.masters[1], cluster.location
         names = [name for i in range(200) if cluster.owner(name := f"a:{i}") is server][:CALLERS]
         other = cluster.name_in(cluster.masters[2], "b")
     else:
-        server = start()
-        location, other = server.url, None
+        server = service.master if service else start()
+        location, other = service.location if service else server.url, None
         names = [f"a:{i}" for i in range(CALLERS)]
     settings.LOCKING = {"default": {"LOCATION": location, "OPTIONS": OPTIONS}}
     yield server, names, other
     server.resume()
     locks["default"].close()
+    if service:
+        service.stop()
 
 
 def test_one_request_at_a_time_tries_a_frozen_server(ask_all: Callable[..., list[Any]], frozen: Any) -> None:
