@@ -15,7 +15,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv migrate demo serve test test-all test-rest check style docs static-lab screenshots bench loadtest histories matrix wheels release stop clean lock
+.PHONY: help venv migrate demo serve test test-all test-rest check style docs static-lab recordings screenshots bench loadtest histories matrix wheels release stop clean lock
 
 help: ## say what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -75,14 +75,19 @@ histories: $(READY) ## run locks on hosts whose network splits, judge what clien
 	@$(RUN) -m histories.run --json build/histories.json $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep $(KEEP)) \
 		$(if $(WRONG),--seconds 60 --wrong all,$(if $(LONG),--seconds 20,$(SHORT)))
 
-docs: $(READY) ## build the documentation into build/docs, and its Chinese pages into build/docs-zh
+docs: $(READY) ## build the documentation into build/docs, its lab beside it, and its Chinese pages into build/docs-zh
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt
 	@$(RUN) -m sphinx -q -W -b html -D language=zh_CN docs build/docs-zh & chinese=$$!; \
 	$(RUN) -m sphinx -q -W -b html docs build/docs && wait $$chinese || { wait $$chinese; exit 1; }
-	@echo "build/docs/index.html build/docs-zh/index.html"
+	@$(RUN) manage.py build_static_lab build/docs/lab >/dev/null
+	@echo "build/docs/index.html build/docs-zh/index.html build/docs/lab/index.html"
 
 static-lab: $(READY) ## build the lab for plain web hosting into build/lab: recorded races, puzzles, your own strategy
 	@$(RUN) manage.py build_static_lab build/lab
+
+recordings: migrate ## record again the races and steps that the lab shows without a server (a quarter of an hour)
+	@$(RUN) manage.py record_races
+	@$(RUN) manage.py record_steps
 
 screenshots: $(READY) ## take the screenshots of the documentation from the running shop, in light and dark
 	@HOLDFAST_SCREENSHOTS=docs/images $(RUN) -m pytest tests/browser -m screenshots

@@ -1,9 +1,10 @@
-"""How many Python functions one uncontended acquisition and release call: a figure that no load disturbs."""
+"""How many Python functions one uncontended acquisition and release calls: a figure that no load disturbs."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import count
 from types import FrameType
@@ -19,22 +20,42 @@ NUMBERS = count()
 
 def counted(pair: Callable[[str], object]) -> float:
     """Return the Python calls of one pair, each on a key of its own, once everything is connected."""
-    calls = 0
+    for name in _names():
+        pair(name)
+    with _counting() as calls:
+        for name in _names():
+            pair(name)
+    return len(calls) / PAIRS - 1  # the pair's own
+
+
+async def acounted(pair: Callable[[str], Awaitable[object]]) -> float:
+    """`counted` for asyncio; the event loop's own calls count."""
+    for name in _names():
+        await pair(name)
+    with _counting() as calls:
+        for name in _names():
+            await pair(name)
+    return len(calls) / PAIRS - 1
+
+
+def _names() -> list[str]:
+    return [f"calls:{next(NUMBERS)}" for _ in range(PAIRS)]
+
+
+@contextmanager
+def _counting() -> Iterator[list[str]]:
+    """Give a list with an item per Python call in this thread until the end of the block."""
+    calls: list[str] = []
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal calls
-        calls += event == "call"
+        if event == "call":
+            calls.append(frame.f_code.co_name)
 
-    for _ in range(PAIRS):
-        pair(f"calls:{next(NUMBERS)}")
-    names = [f"calls:{next(NUMBERS)}" for _ in range(PAIRS)]
     sys.setprofile(profile)
     try:
-        for name in names:
-            pair(name)
+        yield calls
     finally:
         sys.setprofile(None)
-    return calls / PAIRS - 1  # the pair's own
 
 
 def measure(server: Server) -> dict[str, float]:

@@ -155,6 +155,22 @@ def read_whole(plan: str) -> set[str]:
     return {table for table in LARGE if re.search(rf"Seq Scan on (public\.)?inventory_{table}\b", plan)}
 
 
+def scanned(call: Callable[[], object]) -> set[str]:
+    """Return the large tables that a call, undone, reads whole, also in functions and triggers."""
+    from django.db import connection
+
+    def scans() -> dict[str, int]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT relname, seq_scan FROM pg_stat_xact_user_tables")
+            return dict(cursor.fetchall())
+
+    with rolled_back():
+        before = scans()
+        call()
+        after = scans()
+    return {table for table in LARGE if after[f"inventory_{table}"] > before[f"inventory_{table}"]}
+
+
 def milliseconds(call: Callable[[], object], times: int = 15) -> float:
     """Return the median duration of a call."""
     taken = []

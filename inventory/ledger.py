@@ -104,7 +104,9 @@ def take(
     while left:
         once = {each.cause: (no, each) for no, each in reversed(left)}  # of those with one cause the first
         now = sorted(once.values(), key=lambda pair: pair[0])
-        if vendor == "postgresql":
+        if vendor == "postgresql" and not skip_locked and (sku := _only_sku(now)):
+            found, expirable = _take_plain(now, sku, using, wait)
+        elif vendor == "postgresql":
             found, expirable = _take_by_statement(now, using, wait, skip_locked)
         else:
             found, expirable = _take_by_rows(now, using, wait)
@@ -137,6 +139,53 @@ def _expire(skus: Iterable[str], using: str) -> int:
 
 # PostgreSQL: one statement.
 
+_MOST_REMEMBERED: Final = 10_000
+_not_plain: set[str] = set()
+"""SKUs of bundles, and of items at several locations: the function is not asked for them first."""
+
+
+def _only_sku(left: Sequence[tuple[int, Wanted]]) -> str | None:
+    """Return the SKU where all entries are of one line of the same item, which may be a plain one."""
+    sku = left[0][1].lines[0].sku
+    alike = all(len(w.lines) == 1 and w.lines[0].sku == sku for _, w in left)
+    return sku if alike and sku not in _not_plain else None
+
+
+def _take_plain(
+    left: list[tuple[int, Wanted]], sku: str, using: str, wait: float | None
+) -> tuple[dict[int, Outcome], list[str]]:
+    """Post what `inventory_take_plain` can; the statement decides where that is nothing."""
+    entries = [{**_entry(no, w), "quantity": w.lines[0].quantity} for no, w in left]
+    first = left[0][1]
+    values = [json.dumps(entries), sku, first.location, int(first.target), _timeout(wait)]
+    with prepared_cursor(using) as cursor:
+        cursor.execute("SELECT inventory_take_plain(%s, %s, %s, %s::smallint, %s)", values)
+        (ids,) = cursor.fetchone()
+    if ids:
+        return {no: Posted(w.cause, w.lines, ids[w.cause]) for no, w in left if w.cause in ids}, []
+    found, expirable = _take_by_statement(left, using, wait, skip_locked=False)
+    if ids is None and any(isinstance(outcome, Posted) for outcome in found.values()):
+        if len(_not_plain) >= _MOST_REMEMBERED:
+            _not_plain.clear()
+        _not_plain.add(sku)
+    return found, expirable
+
+
+def _entry(no: int, wanted: Wanted) -> dict[str, Any]:
+    return {
+        "no": no,
+        "cause": wanted.cause,
+        "kind": wanted.kind,
+        "fingerprint": wanted.fingerprint,
+        "actor": wanted.actor,
+    }
+
+
+def _timeout(wait: float | None) -> str | None:
+    """Return a wait in seconds as PostgreSQL's `lock_timeout` takes it."""
+    return None if wait is None else f"{max(1, round(wait * 1000))}ms"
+
+
 _LIMIT_WAIT: Final = (
     "AND (SELECT set_config('lock_timeout', %(wait)s, true)) IS NOT NULL\n     ORDER BY level.id"
 )
@@ -161,18 +210,13 @@ def _take_by_statement(
 ) -> tuple[dict[int, Outcome], list[str]]:
     first = left[0][1]
     values: dict[str, str | int | None] = {
-        "entries": json.dumps(
-            [
-                {"no": no, "cause": w.cause, "kind": w.kind, "fingerprint": w.fingerprint, "actor": w.actor}
-                for no, w in left
-            ]
-        ),
+        "entries": json.dumps([_entry(no, w) for no, w in left]),
         "lines": json.dumps(
             [{"no": no, "sku": line.sku, "quantity": line.quantity} for no, w in left for line in w.lines]
         ),
         "target": int(first.target),
         "location": first.location,
-        "wait": f"{max(1, round((wait or 0) * 1000))}ms",
+        "wait": _timeout(wait),
     }
     with prepared_cursor(using) as cursor:
         cursor.execute(_statement(wait is not None, skip_locked), values)

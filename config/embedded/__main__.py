@@ -3,9 +3,6 @@
 import sys
 
 from config import embedded
-from config.embedded.home import CHECKOUT
-
-COMMANDS = ("start", "stop", "status", "remove")
 
 
 def run(command: str) -> None:
@@ -16,8 +13,6 @@ def run(command: str) -> None:
     elif command == "remove":
         embedded.remove()
         print("The embedded servers and their data are gone.")
-    elif command == "status" and not (CHECKOUT / ".run").is_dir():
-        print("No embedded server was ever started in this checkout.")
     else:
         if command == "start":
             embedded.start()
@@ -27,18 +22,11 @@ def run(command: str) -> None:
             print(f"{server.label} {state}; log {server.log}")
 
 
-def main(arguments: list[str]) -> int:
-    """Run one command; returns the exit status."""
-    if len(arguments) != 1 or arguments[0] not in COMMANDS:
-        print(f"usage: python -m config.embedded {'|'.join(COMMANDS)}", file=sys.stderr)
-        return 2
-    try:
-        run(arguments[0])
-    except embedded.EmbeddedError as error:
-        print(f"holdfast: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    if len(sys.argv) != 2 or sys.argv[1] not in ("start", "stop", "status", "remove"):
+        print("usage: python -m config.embedded start|stop|status|remove", file=sys.stderr)
+        sys.exit(2)
+    try:
+        run(sys.argv[1])
+    except embedded.EmbeddedError as error:
+        sys.exit(f"holdfast: {error}")

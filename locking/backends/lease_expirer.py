@@ -21,7 +21,7 @@ from locking.utils.logs import log_rarely
 logger = logging.getLogger(__name__)
 
 RETRY_PAUSE: Final = 0.5
-"""Seconds until an end that the engine didn't hear is sent again."""
+"""Seconds until an end that the engine didn't hear, or that waits for a request under way, is tried again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +35,6 @@ class LocalLease:
         session: the engine's session or lease that it depends on.
         length: seconds that the engine's lease lasts without renewal, where it has one.
         permits: of a semaphore, as many as its entry says.
-        prolonging: requests under way that may move the deadline.
         over: it has ended, though the engine may not have heard yet.
         mutex: the requests about this hold are sent one after the other.
     """
@@ -46,7 +45,6 @@ class LocalLease:
     session: int = 0
     length: int = 0
     permits: int = 0
-    prolonging: int = field(default=0, init=False)
     over: bool = field(default=False, init=False)
     mutex: threading.Lock = field(default_factory=threading.Lock, init=False)
 
@@ -64,7 +62,7 @@ class LeaseExpirer:
         self,
         end: Callable[[str, LocalLease], object],
         beat: Callable[[], None] = lambda: None,
-        pause: Callable[[], float] = lambda: 3600.0,
+        pause: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._end, self._beat, self._pause = end, beat, pause
         self._worker = Worker("locking-renew-expiry", self._step)
@@ -78,8 +76,7 @@ class LeaseExpirer:
         self._holds: dict[tuple[str, str], LocalLease] = {}
 
     def __len__(self) -> int:
-        with self._mutex:
-            return len(self._holds)
+        return len(self._holds)
 
     def add(self, key: str, owner: str, hold: LocalLease) -> None:
         """Watch over `hold` from now on."""
@@ -89,14 +86,8 @@ class LeaseExpirer:
 
     def get(self, key: str, owner: str) -> LocalLease | None:
         """Return the hold, if it isn't over."""
-        with self._mutex:
-            return self._live(key, owner)
-
-    def pop(self, key: str, owner: str) -> None:
-        """Forget the hold; what is over stays until the engine has heard."""
-        with self._mutex:
-            if self._live(key, owner) is not None:
-                del self._holds[key, owner]
+        hold = self._holds.get((key, owner))
+        return hold if hold is not None and not hold.over and hold.deadline > now() else None
 
     def discard(self, key: str, owner: str, hold: LocalLease) -> None:
         """Forget this very hold, and no newer one of the same owner."""
@@ -105,72 +96,55 @@ class LeaseExpirer:
                 del self._holds[key, owner]
 
     def extend(
-        self,
-        key: str,
-        owner: str,
-        ttl: float,
-        ask: Callable[[LocalLease, float], bool],
-        *,
-        exactly: bool = False,
+        self, key: str, owner: str, ttl: float, ask: Callable[[LocalLease, float], bool], *, exactly: bool
     ) -> bool:
-        """Have a hold last `ttl` seconds from now, at least or `exactly`.
+        """Have a hold last `ttl` seconds from now, at least or `exactly`; False when it is over.
 
         Args:
             ask: extends it on the engine to the seconds that it is given; one at a time per hold.
-
-        Returns:
-            False when the hold is over.
         """
-        with self._mutex:
-            hold = self._live(key, owner)
-            if hold is None:
-                return False
-            hold.prolonging += 1  # it doesn't end while the engine is asked
+        hold = self.get(key, owner)
+        if hold is None:
+            return False
         try:
             with hold.mutex:
                 sent = now()
                 seconds = ttl if exactly else max(ttl, hold.deadline - sent)
-                held = ask(hold, seconds)
+                held = not hold.over and ask(hold, seconds)
                 if held:  # before the next one compares
                     hold.deadline = sent + seconds
         finally:
-            with self._mutex:
-                hold.prolonging -= 1
             self._worker.wake()
-        if not held:
+        if not held and not hold.over:
             self.discard(key, owner, hold)
         return held
 
-    def _live(self, key: str, owner: str) -> LocalLease | None:
-        hold = self._holds.get((key, owner))
-        return hold if hold is not None and not hold.over and hold.deadline > now() else None
-
     def _step(self) -> float:
         """Ask for the session if it is time, end what is due, and return when to look again."""
-        if now() >= self._beat_at and len(self):
+        with self._mutex:
+            holds = list(self._holds.items())
+        if holds and now() >= self._beat_at:
             self._beat_at = now() + self._pause()
             self._beat()
+        for at, hold in holds:
+            # It doesn't end while a request about it is under way, whose end wakes the thread.
+            if hold.deadline <= now() and hold.mutex.acquire(blocking=False):
+                try:
+                    if hold.deadline <= now():  # it wasn't extended just now
+                        self._finish(*at, hold)
+                finally:
+                    hold.mutex.release()
         with self._mutex:
-            due = [
-                (*at, hold)
-                for at, hold in self._holds.items()
-                if hold.deadline <= now() and not hold.prolonging
-            ]
-            for _, _, hold in due:
-                hold.over = True
-        for key, owner, hold in due:
-            self._finish(key, owner, hold)
-        with self._mutex:
-            # One that is overdue waits for a request under way, whose end wakes the thread.
-            moments = [hold.deadline for hold in self._holds.values() if not hold.prolonging]
-            return min([*moments, self._beat_at]) if self._holds else math.inf
+            again = now() + RETRY_PAUSE
+            moments = [hold.deadline if hold.deadline > now() else again for hold in self._holds.values()]
+        return min([*moments, self._beat_at]) if moments else math.inf
 
     def _finish(self, key: str, owner: str, hold: LocalLease) -> None:
+        hold.over = True
         try:
             self._end(key, hold)
         except Exception as error:  # one that can't be ended must not keep the others from their end
             message = "ending the lease of %r failed (%r); it is tried again"
             log_rarely(logger, logging.WARNING, ("end", key), message, key, error)
-            hold.deadline = now() + RETRY_PAUSE
         else:
             self.discard(key, owner, hold)

@@ -30,7 +30,7 @@ EXTRAS: Final = {
     "redis": "django-holdfast[redis]",
     "django_redis": "django-redis",
     "kazoo": "django-holdfast[zookeeper]",
-    "etcd3gw": "django-holdfast[etcd]",
+    "requests": "django-holdfast[etcd]",
 }
 """By a module that may be missing: what to install."""
 

@@ -99,7 +99,6 @@ class SharedLock(SingleLock):
     """A lock that several hold at a time."""
 
     def _owners(self) -> list[str]:
-        """Return all of them where the engine lists holds; else the one that it names."""
         engine = locks[self.backend.settings.alias]
         if not isinstance(engine, Listing):
             return super()._owners()

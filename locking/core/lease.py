@@ -7,6 +7,7 @@ the server's.
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
 import threading
@@ -387,7 +388,6 @@ class SingleLease(Lease):
 
     @property
     def leases(self) -> Sequence[SingleLease]:
-        """Itself."""
         return (self,)
 
     @property
@@ -550,7 +550,8 @@ class SingleLease(Lease):
         if not self._begin_release():
             return
         if self.terms.min_hold and (rest := self._rest_of_min_hold()):
-            self._ended(await self.backend.ashorten(self.key, self.owner, rest), "kept", rest)
+            shorten = self.backend.ashorten(self.key, self.owner, rest)
+            self._ended(await asyncio.shield(shorten), "kept", rest)  # none retries it after a cancellation
         else:
             self._ended(await self.backend.arelease(self.key, self.owner), "released")
 

@@ -128,10 +128,6 @@ class CheckedOptions:
         self._resolved = engine, DEFAULT_LEASE, found
         return found
 
-    def engine(self) -> BaseLockBackend:
-        """Return the backend of this kind of lock; see `resolve`."""
-        return self.resolve()._engine
-
     def terms(self, name: str) -> LeaseTerms:
         """Return what a lease of this name keeps of resolved options."""
         engine = self._engine

@@ -386,32 +386,23 @@ def _direct(backend: BaseLockBackend, wanted: Filter, offset: int, limit: int) -
 def _searched(backends: Sequence[BaseLockBackend], wanted: Filter, offset: int, limit: int) -> Page:
     """Look at row after row of all backends, the oldest first."""
     problems: list[Problem] = []
+    exact = _named_exactly(backends, wanted)
+    known = {(hold.backend, hold.key, hold.owner) for hold in exact}
     streams = [_stream(backend, wanted, problems) for backend in backends]
-    merged = heapq.merge(*streams, key=_age)
-    looked_at = list(islice(merged, MOST_SEARCHED + 1))
-    matching = [hold for hold in looked_at[:MOST_SEARCHED] if wanted.matches(hold)]
-    if (searched_all := len(looked_at) <= MOST_SEARCHED) is False:
-        matching = [*_named_exactly(backends, wanted, matching), *matching]
-    return Page(matching[offset : offset + limit], len(matching), searched_all, problems)
+    looked_at = list(islice(heapq.merge(*streams, key=_age), MOST_SEARCHED + 1))
+    rest = [hold for hold in looked_at[:MOST_SEARCHED] if wanted.matches(hold)]
+    rows = [*exact, *(hold for hold in rest if (hold.backend, hold.key, hold.owner) not in known)]
+    return Page(rows[offset : offset + limit], len(rows), len(looked_at) <= MOST_SEARCHED, problems)
 
 
-def _named_exactly(
-    backends: Iterable[BaseLockBackend], wanted: Filter, found: Sequence[HeldLock]
-) -> list[HeldLock]:
-    """Return the holds of the very name that is searched, which lie beyond the rows that were looked at."""
-    known = {(hold.backend, hold.key, hold.owner) for hold in found}
+def _named_exactly(backends: Iterable[BaseLockBackend], wanted: Filter) -> list[HeldLock]:
+    """Return the holds of the very name that is searched, however many others there are."""
     holds: list[HeldLock] = []
-    for backend in backends:
+    for backend in backends if wanted.search else ():
         with suppress(LockError, ValueError):  # a text that no name can be, or a backend that can't tell
             key = backend.key(check_name(wanted.search))
             holds += _joined(backend, list(listing(backend).held_as(key)))
-    return [
-        hold
-        for hold in holds
-        if (hold.backend, hold.key, hold.owner) not in known
-        and hold.name.startswith(wanted.prefix)
-        and wanted.matches(hold)
-    ]
+    return [hold for hold in holds if hold.name.startswith(wanted.prefix) and wanted.matches(hold)]
 
 
 def _stream(backend: BaseLockBackend, wanted: Filter, problems: list[Problem]) -> Iterator[HeldLock]:

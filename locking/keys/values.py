@@ -77,8 +77,6 @@ def _unfit(value: object) -> str:
 
 
 def _converter(what: str, pattern: str, convert: Callable[[str], object]) -> Callable[[object], str]:
-    """Return what reads a value as `what`, and writes it in one way."""
-
     def read(value: object) -> str:
         text = as_text(value)
         try:

@@ -139,7 +139,9 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
             none, in one order. Or a callable that gets the call's arguments and returns a name or several. It
             is called again once the locks are held; where it returns a name that is not among them, they are
             released and the new ones acquired. Omitted: the function's dotted path and its arguments.
-        wait, ttl, renew, backend: as for `get_lock`.
+        wait: seconds to wait for the lock; 0 = don't, None = without end. Default: the alias's `WAIT`.
+        ttl: seconds of the lease; None = `WATCHDOG_TTL` (10), kept alive. Default: the alias's `TTL`.
+        renew: keep the lease alive beyond a ttl that is given, as without one.
         on_conflict: what to do without the lock. `auto`: a view answers 409 (503 when the backend
             is down), a Celery task is retried, a function raises. `raise`: raise. `skip`: return None while
             another has the lock; an outage is still an error, and a view still answers. `retry`: as `auto`.
@@ -161,6 +163,7 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
             one of the databases in `using` has committed, the error is raised instead.
         kind: `lock`, `read` or `write` (the sides of a read-write lock), `semaphore` or `fair`.
         permits: how many may hold a semaphore at a time.
+        backend: alias in `LOCKING`.
 
     Raises:
         LockKeyError: at decoration, for a key that isn't one; at a call, for arguments that can't be one, and

@@ -2,7 +2,7 @@
 
 There are four kinds, and a thread's name begins with its kind: `locking-renew` keeps leases alive,
 `locking-listen` hears of events, `locking-tidy` retries releases and publishes heartbeats, `locking-call`
-runs the user's code. All are daemons. See `docs/library/explanation/threads.md`.
+runs the user's code. All are daemons. See `docs/contributing/threads.md`.
 """
 
 from __future__ import annotations

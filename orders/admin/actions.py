@@ -225,14 +225,14 @@ def _table(orders: Iterable[Order], step: Step, request: HttpRequest) -> Iterabl
     for order in orders:
         state = order.get_state_display()
         if step.units is None:
-            cells = (order.number, state, order.customer, f"{order.total} {order.currency}")
+            cells = (str(order), state, order.customer, f"{order.total} {order.currency}")
             yield _money(order, cells, request) if step.money else Row(cells)
             continue
         for item in _items(order):
             most = step.units(item)
             value = request.POST.get(_field(item), most if step.all_of_them else 0)
             where = ", ".join(places.get((sale_of(order.pk), item.product.sku), ())) or "–"
-            known = (order.number, state, item.product, where, item.quantity, item.shipped, item.returned)
+            known = (str(order), state, item.product, where, item.quantity, item.shipped, item.returned)
             yield Row(known, _field(item), value, most)
 
 
@@ -291,7 +291,7 @@ def _carry_out_one(model_admin: ModelAdmin[Any], request: HttpRequest, order: Or
     except Refusals as refused:
         model_admin.message_user(request, tell(order, refused), messages.ERROR)
         return
-    facts = {"order": order.number, "state": Order.State(after.state).label}
+    facts = {"order": str(order), "state": Order.State(after.state).label}
     text = _("Order %(order)s: refunded.") if step.money else _("Order %(order)s is %(state)s.")
     model_admin.message_user(request, text % facts, messages.SUCCESS)
 
@@ -324,7 +324,7 @@ _TEXTS: dict[type[Exception], Any] = {
 def tell(order: Order, refused: Exception) -> str:
     """Return the text of a refusal, in the user's language."""
     text = _TEXTS.get(type(refused), _("Order %(order)s: %(why)s"))
-    facts = vars(refused) | {"order": order.number, "why": refused}
+    facts = vars(refused) | {"order": str(order), "why": refused}
     if "state" in facts:
         facts["state"] = Order.State(facts["state"]).label
     return str(text % facts)

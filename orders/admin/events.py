@@ -51,7 +51,7 @@ class OrderEventAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignor
     list_display = ("id", "kind", "how", "about", "created_at", "attempts", "delivered_at")
     list_filter = (DeliveryFilter, "kind", "created_at")
     list_select_related = ("order", "product")
-    search_fields = ("=order__id", "=product__sku")
+    search_fields = ("=order__number", "=order__id", "=product__sku")
     search_help_text = _("Order number or SKU")
     actions = ("retry_now",)
 
@@ -86,7 +86,7 @@ class PaymentEventAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ign
     list_display = ("received_at", "how", "kind", "event_id", "reference", "order")
     list_filter = ("outcome", "kind", "received_at")
     list_select_related = ("order",)
-    search_fields = ("=event_id", "=reference", "=order__id")
+    search_fields = ("=event_id", "=reference", "=order__number", "=order__id")
     search_help_text = _("Event id, payment or order number")
 
     class Media:

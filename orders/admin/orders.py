@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import Any, Final
-from uuid import UUID
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
@@ -23,8 +22,8 @@ from orders.models import IdempotencyKey, Order, OrderItem, Shipment
 
 _ITEMS = OrderItem.objects.filter(order=OuterRef("pk")).order_by().values("order")
 
-_SHORT: Final = re.compile(r"#?([0-9A-Fa-f]{4})-?([0-9A-Fa-f]{4})")
-"""A short number of an order, as people type it."""
+_NUMBER: Final = re.compile(r"#?([0-9]{1,18})")
+"""A number of an order, as people type it."""
 
 
 @admin.register(Order)
@@ -33,7 +32,7 @@ class OrderAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[typ
 
     change_form_template = "orders/admin_order.html"
     list_display = (
-        "number",
+        "written_number",
         "created_at",
         "how",
         "customer",
@@ -65,10 +64,10 @@ class OrderAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[typ
     class Media:
         css = STYLES
 
-    @admin.display(description=_("number"), ordering="pk")
-    def number(self, order: Order) -> str:
-        """Return what people call it."""
-        return order.number
+    @admin.display(description=_("number"), ordering="number")
+    def written_number(self, order: Order) -> str:
+        """Return the number without the separators of a quantity."""
+        return str(order)
 
     @admin.display(description=_("state"), ordering="state")
     def how(self, order: Order) -> str:
@@ -113,7 +112,7 @@ class OrderAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[typ
         items = items_of(order.pk)
         steps = [(name, STEPS[name]) for name in allowed]
         context = {
-            "title": _("Order %(order)s") % {"order": order.number},
+            "title": _("Order %(order)s") % {"order": order},
             "subtitle": None,
             "items": items,
             "steps": [(name, step.title) for name, step in steps if step.fits(order, items)],
@@ -129,13 +128,13 @@ class OrderAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[typ
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Order], search_term: str
     ) -> tuple[QuerySet[Order], bool]:
-        """Find a short number, too: it is a range of ids, and so read from the index."""
-        short = _SHORT.fullmatch(search_term.strip())
-        if short is None:
+        """Find a number by its index, however it is typed."""
+        number = _NUMBER.fullmatch(search_term.strip())
+        if number is None:
             return super().get_search_results(request, queryset, search_term)
-        first = "".join(short.groups())
-        between = UUID(f"{first:0<32}"), UUID(f"{first:f<32}")
-        return queryset.filter(Q(pk__range=between) | Q(customer=search_term.strip())), False
+        term = search_term.strip()
+        with_sku = OrderItem.objects.filter(product__sku=term).values("order")
+        return queryset.filter(Q(number=number[1]) | Q(customer=term) | Q(pk__in=with_sku)), False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Order]:
         """Return the orders with their units and lines, summed up for the rows of the page alone."""
@@ -161,13 +160,13 @@ class ShipmentAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[
 
     list_display = ("created_at", "order", "product", "quantity", "reference", "staff")
     list_select_related = ("item__product", "item__order", "staff")
-    search_fields = ("=item__order__id", "=item__product__sku", "=reference")
+    search_fields = ("=item__order__number", "=item__order__id", "=item__product__sku", "=reference")
     search_help_text = _("Order number, SKU or reference")
 
     @admin.display(description=_("order"), ordering="item__order")
     def order(self, shipment: Shipment) -> Any:
         """Return the order's number."""
-        return shipment.item.order.number
+        return str(shipment.item.order)
 
     @admin.display(description=_("product"), ordering="item__product__sku")
     def product(self, shipment: Shipment) -> str:
@@ -182,5 +181,5 @@ class IdempotencyKeyAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: i
     list_display = ("created_at", "scope", "key", "status", "order")
     list_filter = ("status", "created_at")
     list_select_related = ("order",)
-    search_fields = ("=key", "=scope", "=order__id")
+    search_fields = ("=key", "=scope", "=order__number", "=order__id")
     search_help_text = _("Key, customer or order number")

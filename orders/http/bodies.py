@@ -40,6 +40,7 @@ Sku = Annotated[
     Field(
         pattern=SKU_PATTERN.replace(r"\Z", "$"),
         description="1 to 64 letters, digits, '.', '_' or '-', e.g. 'mug-01'",
+        examples=["mug"],
     ),
 ]
 Quantity = Annotated[
@@ -85,6 +86,8 @@ class Line(RequestBody):
 
 
 class _WithLines(RequestBody):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"lines": [{"sku": "mug", "quantity": 1}]}]})
+
     lines: Annotated[
         list[Line],
         Field(min_length=1, max_length=MAX_LINES, description=f"an array of 1 to {MAX_LINES} lines"),
@@ -166,8 +169,12 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-Money = Annotated[str, Field(pattern=r"^\d+\.\d{2}$", description="a string: a float cannot be trusted")]
-Currency = Annotated[str, Field(pattern="^[A-Z]{3}$", description="ISO 4217, of the prices beside it")]
+Money = Annotated[
+    str, Field(pattern=r"^\d+\.\d{2}$", description="a string: a float cannot be trusted", examples=["19.00"])
+]
+Currency = Annotated[
+    str, Field(pattern="^[A-Z]{3}$", description="ISO 4217, of the prices beside it", examples=["EUR"])
+]
 Id = Annotated[str, Field(json_schema_extra={"format": "uuid"})]
 Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 OrderState = Annotated[str, Field(json_schema_extra={"enum": list(models.Order.State.values)})]
@@ -197,6 +204,7 @@ class Order(Answer):
     """An order."""
 
     id: Id
+    number: Annotated[str, Field(description="what people call it; it is no secret")]
     state: OrderState
     total: Money
     currency: Currency

@@ -9,7 +9,6 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.templatetags.static import static
-from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from orders import selectors
@@ -51,8 +50,7 @@ def problems(request: HttpRequest) -> HttpResponse:
 
 def docs(request: HttpRequest) -> HttpResponse:
     """Show the JSON interface, and let the reader try it."""
-    swagger = {"url": reverse("orders:openapi"), "layout": "BaseLayout", "deepLinking": True}
-    response = page(request, "orders/docs.html", {"swagger": swagger})
+    response = page(request, "orders/docs.html", {})
     response["Content-Security-Policy"] = SWAGGER_POLICY
     return response
 

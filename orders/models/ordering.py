@@ -7,11 +7,13 @@ from decimal import Decimal
 
 from django.conf import settings
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import F, Func, Q, Value
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from orders.models.catalog import Product, shop_currency
+
+_NEXT_NUMBER = Func(Value("orders_order_number"), function="nextval", output_field=models.BigIntegerField())
 
 
 class Order(models.Model):
@@ -29,6 +31,9 @@ class Order(models.Model):
         EXPIRED = "expired", _("expired")
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    number = models.BigIntegerField(
+        _("number"), unique=True, editable=False, db_default=_NEXT_NUMBER, help_text=_("What people call it.")
+    )
     state = models.CharField(_("state"), max_length=20, choices=State.choices, default=State.PLACED)
     customer = models.CharField(_("customer"), max_length=100, blank=True, default="")
     scope = models.CharField(
@@ -84,13 +89,7 @@ class Order(models.Model):
         )
 
     def __str__(self) -> str:
-        return self.number
-
-    @property
-    def number(self) -> str:
-        """What people call it: the beginning of its id. Two orders may share it, an id is of one alone."""
-        digits = self.pk.hex[:8].upper()
-        return f"{digits[:4]}-{digits[4:]}"
+        return str(self.number)
 
 
 class OrderItem(models.Model):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cache
 from typing import Any, Final, overload
 
 from django.db import connection
@@ -27,22 +28,24 @@ CREATED: Final = 201
 
 _MOMENT = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')"""
 
-# Rows come as JSON: one parameter each however many they are. The database dates an order, as it decides
-# whether it is overdue. An order that can't be written as it is wanted is left out, and explained afterwards.
+# Rows come as JSON: one parameter each however many they are. The database dates and numbers an order: it
+# decides whether it is overdue. An order that can't be written as wanted is left out, and explained later.
+# Steps that a batch doesn't need aren't in its statement: the server pays for each, though it has no rows.
 _WRITE = f"""
 WITH wanted AS (
     SELECT *, created_at + pay_within * interval '1 second' AS pay_by
-      FROM json_to_recordset(%s::json) AS t(id uuid, strategy text, customer text, scope text,
+      FROM json_to_recordset(%%s::json) AS t(id uuid, strategy text, customer text, scope text,
                pay_within double precision, promised boolean, expected numeric, expected_currency text,
                key_scope text, key text, fingerprint text), statement_timestamp() AS created_at),
 line AS (
     SELECT wish.id, customer, promised, wish.sku, quantity, product.*
-      FROM json_to_recordset(%s::json) AS wish(id uuid, sku text, quantity int) JOIN wanted USING (id)
+      FROM json_to_recordset(%%s::json) AS wish(id uuid, sku text, quantity int) JOIN wanted USING (id)
       LEFT JOIN LATERAL (
            SELECT id AS product_id, name, price, currency, active, customer_limit
              FROM orders_product WHERE sku = wish.sku LIMIT 1) AS product ON true),
 priced AS (
-    SELECT id, sum(price * quantity) AS total, min(currency) AS currency,
+    SELECT id, nextval('orders_order_number') AS number, sum(price * quantity) AS total,
+           min(currency) AS currency,
            json_agg(json_build_object(
                'sku', sku, 'name', name, 'quantity', quantity, 'unit_price', price::text, 'shipped', 0)
                ORDER BY sku COLLATE "C") AS lines
@@ -50,36 +53,56 @@ priced AS (
     HAVING coalesce(bool_and((active OR promised) AND (customer_limit IS NULL OR customer <> '')), false)
        AND count(product_id) = count(*) AND min(currency) = max(currency)),
 good AS (
-    SELECT wanted.*, total, currency, json_build_object(
-               'id', id, 'state', 'placed', 'total', total::text, 'currency', currency, 'strategy', strategy,
-               'customer', customer, 'created_at', {_MOMENT.format("created_at")},
+    SELECT wanted.*, number, total, currency, json_build_object(
+               'id', id, 'number', number::text, 'state', 'placed', 'total', total::text,
+               'currency', currency, 'strategy', strategy, 'customer', customer,
+               'created_at', {_MOMENT.format("created_at")},
                'pay_by', {_MOMENT.format("pay_by")}, 'lines', lines) AS body
       FROM wanted JOIN priced USING (id)
      WHERE coalesce(expected, total) = total AND coalesce(expected_currency, currency) = currency),
-kept AS (
+%(keys)splaced AS (
+    INSERT INTO orders_order (id, number, state, total, currency, strategy, customer, scope, pay_by,
+                              created_at)
+    SELECT id, number, 'placed', total, currency, strategy, customer, scope, pay_by, created_at FROM fresh),
+event AS (
+    INSERT INTO orders_orderevent (order_id, kind, data, created_at, due_at)
+    SELECT id, 'placed', '{{}}', created_at, created_at FROM fresh),
+%(customers)sitem AS (
+    INSERT INTO orders_orderitem (order_id, product_id, name, quantity, unit_price)
+    SELECT id, product_id, name, quantity, price FROM line WHERE id IN (SELECT id FROM fresh))
+SELECT (SELECT json_object_agg(id, body) FROM fresh), %(limits)s
+"""  # noqa: S608
+
+_KEYS = f"""kept AS (
     INSERT INTO orders_idempotencykey (scope, key, fingerprint, status, body, order_id, created_at)
     SELECT key_scope, key, fingerprint, {CREATED}, body::jsonb, id, created_at FROM good WHERE key IS NOT NULL
     ON CONFLICT (scope, key) DO NOTHING RETURNING order_id),
 fresh AS (SELECT * FROM good WHERE key IS NULL OR id IN (SELECT order_id FROM kept)),
-placed AS (
-    INSERT INTO orders_order (id, state, total, currency, strategy, customer, scope, pay_by, created_at)
-    SELECT id, 'placed', total, currency, strategy, customer, scope, pay_by, created_at FROM fresh),
-event AS (
-    INSERT INTO orders_orderevent (order_id, kind, data, created_at, due_at)
-    SELECT id, 'placed', '{{}}', created_at, created_at FROM fresh),
-bought AS (
+"""  # noqa: S608
+_NO_KEYS = "fresh AS (SELECT * FROM good),\n"
+
+_CUSTOMERS = """bought AS (
     INSERT INTO orders_customerpurchase AS had (customer, product_id, units)
     SELECT customer, product_id, sum(quantity) FROM line
      WHERE customer <> '' AND id IN (SELECT id FROM fresh) GROUP BY 1, 2 ORDER BY 1, 2
     ON CONFLICT (customer, product_id) DO UPDATE SET units = had.units + excluded.units
     RETURNING customer, product_id, units),
-item AS (
-    INSERT INTO orders_orderitem (order_id, product_id, name, quantity, unit_price)
-    SELECT id, product_id, name, quantity, price FROM line WHERE id IN (SELECT id FROM fresh))
-SELECT (SELECT json_object_agg(id, body) FROM fresh),
+"""
+
+_LIMITS = """
        (SELECT json_agg(json_build_array(customer, product_id, sku, units, customer_limit))
           FROM bought JOIN orders_product ON orders_product.id = product_id WHERE customer_limit IS NOT NULL)
-"""  # noqa: S608
+"""
+
+
+@cache
+def _statement(keys: bool, customers: bool) -> str:
+    """Return the statement for a batch in which some orders have a key, or a customer."""
+    return _WRITE % {
+        "keys": _KEYS if keys else _NO_KEYS,
+        "customers": _CUSTOMERS if customers else "",
+        "limits": _LIMITS if customers else "NULL",
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +174,8 @@ def write_orders(receipts: Sequence[Receipt]) -> None:
         RepeatedKey: one's key has its answer already. The transaction must be rolled back after any of them.
     """
     with prepared_cursor(connection.alias) as cursor:
-        cursor.execute(_WRITE, [json.dumps(_orders(receipts), default=str), json.dumps(_lines(receipts))])
+        statement = _statement(any(each.key for each in receipts), any(each.customer for each in receipts))
+        cursor.execute(statement, [json.dumps(_orders(receipts), default=str), json.dumps(_lines(receipts))])
         bodies, limited = cursor.fetchone()
     for receipt in receipts:
         body = (bodies or {}).get(str(receipt.id))

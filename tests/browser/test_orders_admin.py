@@ -152,7 +152,7 @@ def test_the_page_that_asks_can_be_left(open_admin, order):
 def test_an_order_is_handled_on_its_own_page(open_admin, order):
     """By its number from the list; shipped, returned and refunded by its buttons; the timeline has it all."""
     page = open_admin(ORDERS, viewport={"width": 1280, "height": 800})
-    page.get_by_role("link", name=order.number).click()
+    page.get_by_role("link", name=str(order), exact=True).click()
     expect(page.get_by_role("heading", name=f"Order {order.number}")).to_be_visible()
     for button, number, said in (
         ("Ship", None, f"Order {order.number} is shipped."),

@@ -48,21 +48,47 @@ def test_the_static_lab_shows_the_recorded_pair(static_lab):
     in_both_schemes(page, no_violations(page))
 
 
+def lead(page, order):
+    """Press the buttons of recorded buyers; each is waited for until it can be pressed."""
+    for who in order:
+        page.locator(f"[data-next={who}]").click()
+
+
 def test_every_puzzle_has_a_permalink_and_both_languages(static_lab):
-    """A number in the address opens its puzzle, also one that has real buyers in the lab; 中文 keeps it."""
-    page = static_lab("/?puzzle=1")
+    """A number in the address opens its puzzle; recorded buyers sell twice, and their fix does not."""
+    page = static_lab("/?puzzle=1", viewport={"width": 1280, "height": 900})
     expect(page.locator("[data-puzzle]")).to_have_count(20)
     expect(page.locator("#puzzle h3")).to_have_text("1 · Sell the last piece twice.")
-    for who in "ABAABB":
-        page.get_by_role("button", name=f"{who} · next").click()
-    page.get_by_role("button", name="A · next").click()
-    page.get_by_role("button", name="B · next").click()
-    expect(page.locator("#own-verdict")).to_contain_text("You did it")
+    expect(page.locator("#steps")).to_contain_text("Recorded: two real buyers")
+    lead(page, "ABABABAABABB")
+    expect(page.locator("#goal")).to_contain_text("You did it: the last piece is sold twice.")
+    expect(page.locator("#totals")).to_contain_text("sold 2")
     expect(page.locator("#solved")).to_have_text("1 of 20 puzzles solved")
+    assert violations(page) == []
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator("#goal")).to_be_hidden()
+    expect(page.locator("[data-lane=A] .now")).to_contain_text("bought it")
+    lead(page, "B")
+    expect(page.locator("#goal")).to_contain_text("You did it")
+    page.locator("#try-fix").click()
+    expect(page.locator("#step-strategy")).to_have_text("row_lock")
+    lead(page, "A" * 8)
+    expect(page.locator("#totals")).to_contain_text("sold 1")
     page.get_by_role("link", name="简体中文").click()
     expect(page.locator("#puzzle h3")).to_have_text("1 · 把最后一件卖两次。")
     expect(page.locator("#solved")).to_contain_text("1")
     assert page.url.endswith("/zh-hans.html?puzzle=1")
+
+
+def test_a_recorded_deadlock_closes_its_ring(static_lab):
+    """Both locks of a real run are drawn, and the victim that PostgreSQL chose."""
+    page = static_lab("/?puzzle=5&embed=1", viewport={"width": 640, "height": 900})
+    expect(page.locator("#own")).to_be_hidden()
+    lead(page, "AAAAABBABBBB")
+    expect(page.locator("#goal")).to_contain_text("was made to give up, so that")
+    expect(page.locator("#ring .victim")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    in_both_schemes(page, no_violations(page))
 
 
 def test_a_puzzle_can_be_embedded(static_lab):

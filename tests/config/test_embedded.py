@@ -45,7 +45,7 @@ def kill_now(pid: int) -> None:
     """Kill without a deregister, and wait until it is gone."""
     process = psutil.Process(pid)
     process.kill()
-    server_module.wait_for_end(process)
+    wait_for(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
 
 
 class TestStarting:

@@ -293,6 +293,11 @@ def test_a_backend_that_cant_be_made_is_left_to_the_static_checks(settings):
     """`locking.E004` says why; the other aliases and the databases are examined."""
     settings.LOCKING = {"default": {"BACKEND": "locking.no.Such"}}
     assert findings() == {}
+    messages = run_checks(tags=[live_checks.LIVE_TAG])
+    assert [each.id for each in messages if "LOCKING" in each.msg] == ["locking.E004"]
+    settings.LOCKING = 5
+    messages = run_checks(tags=[live_checks.LIVE_TAG])
+    assert [each.id for each in messages if "LOCKING" in each.msg] == ["locking.E001"]
     assert findings("DATABASES")["fence" if connection.vendor == "oracle" else "tokens"].verdict == "ok"
 
 

@@ -11,6 +11,7 @@ import re
 import socket
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
@@ -34,6 +35,7 @@ from locking.checks import check_setting
 from locking.core import handler
 from locking.core.handler import InvalidLockBackend, locks
 from locking.core.holders import description
+from locking.liveness.files import SETTING
 from tests.locking.support.helpers import elsewhere
 from tests.private_redis import private_redis
 from tests.support.processes import until
@@ -243,7 +245,7 @@ def test_a_wrong_password_is_told_as_one(login: str, settings: Any) -> None:
     [
         ("redis", "django-holdfast[redis]"),
         ("kazoo", "django-holdfast[zookeeper]"),
-        ("etcd3gw", "django-holdfast[etcd]"),
+        ("requests", "django-holdfast[etcd]"),
     ],
 )
 def test_a_missing_client_is_told_with_what_to_install(
@@ -272,6 +274,11 @@ def test_check_tells_a_mistake_in_the_setting(mistake: Mistake) -> None:
     with override_settings(LOCKING=mistake.setting, CACHES=CACHES):
         (message,) = check_setting()
         assert mistake.text in message.msg
+        if isinstance(mistake.setting, dict):
+            assert live_checks._backend("default") == []
+        else:
+            with mock.patch.object(live_checks, "connections", ()):
+                assert [place for place, _ in live_checks.examine()] == [SETTING]
         if "default" in mistake.setting if isinstance(mistake.setting, dict) else True:
             with pytest.raises(ImproperlyConfigured, match=re.escape(mistake.text.rstrip("."))):
                 locks["default"]

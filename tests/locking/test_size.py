@@ -60,20 +60,20 @@ UNCOUNTED: Final = ("migrations", "testing/contract")
 CEILINGS: Final = {
     "core": 8_300,  # goal: 8,000
     "liveness": 540,
-    "database": 1_650,  # goal, as of each optional part: 1,500
+    "database": 1_610,  # goal, as of each optional part: 1,500
     "redlock": 390,
     "redis": 3_900,
-    "zookeeper and etcd": 2_400,
+    "zookeeper and etcd": 2_110,  # goal: 1,400
     "celery": 330,
     "contrib": 700,
     "checks": 560,
-    "inspection": 1_470,
-    "deadlock search": 290,  # goal: 350
+    "inspection": 1_460,
+    "deadlock search": 280,  # goal: 350
     "admin": 840,
     "command": 920,
     "testing": 390,
 }
-MOST: Final = 22_790  # goal: 18,000
+MOST: Final = 22_280  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 

@@ -10,7 +10,7 @@ import asyncio, multiprocessing, os, pkgutil, select, signal, subprocess, sys, t
 import django
 from django.conf import settings
 
-LIBRARIES = ("celery", "celery.contrib.django.task", "django_redis", "etcd3gw", "kazoo.client",
+LIBRARIES = ("celery", "celery.contrib.django.task", "django_redis", "requests", "kazoo.client",
              "opentelemetry.trace", "prometheus_client", "psycopg", "pytest", "redis.asyncio",
              "django.contrib.admin")
 MISSING = {

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission
+from django.db import IntegrityError, transaction
 from django.test import Client
 from django.urls import reverse
 
@@ -21,6 +22,7 @@ from orders.events.relay import relay_all
 from orders.events.signals import order_placed
 from orders.models import Order, OrderEvent, Refund, Shipment
 from orders.selling.checkout import checkout
+from orders.selling.writing import Receipt, write_orders
 from tests.factories import ProductFactory
 from tests.lab.interleaving import buyers
 from tests.orders.shelf import left
@@ -219,16 +221,40 @@ def test_an_amount_that_cannot_be(admin_client, order, given):
     assert not Refund.objects.exists()
 
 
-def test_an_order_is_found_by_its_short_number(admin_client, order):
-    """However it is typed; the whole id, the customer and the SKU find it, too."""
-    other = checkout([Line("mug", 1)], "conditional_update", customer=order.number.replace("-", ""))
-    digits = order.number.replace("-", "")
-    for typed in (order.number, order.number.lower(), f"#{digits}", f" {digits} "):
+def test_an_order_is_found_by_its_number(admin_client, order):
+    """However it is typed, beside a customer and a SKU of these digits; so do its id, customer and SKU."""
+    number = str(order)
+    named = checkout([Line("mug", 1)], "conditional_update", customer=number)
+    ProductFactory(sku=number, on_hand=1)
+    of_sku = checkout([Line(number, 1)], "conditional_update")
+    for typed in (number, f"#{number}", f" {number} "):
         found = admin_client.get(ORDERS, {"q": typed}).context["cl"].result_list
         assert order in found, typed
-    assert other in admin_client.get(ORDERS, {"q": digits}).context["cl"].result_list
+    assert {order, named, of_sku} == set(admin_client.get(ORDERS, {"q": number}).context["cl"].result_list)
     for typed in (order.pk, "ann", "mug"):
         assert order in admin_client.get(ORDERS, {"q": typed}).context["cl"].result_list
+
+
+@pytest.mark.parametrize("page", ["orderevent", "shipment", "paymentevent", "idempotencykey"])
+def test_lists_are_searched_by_the_number_of_an_order(admin_client, order, page):
+    """An event is found by its order's number; no list takes it for a fault."""
+    answer = admin_client.get(reverse(f"admin:orders_{page}_changelist"), {"q": str(order)})
+    assert answer.status_code == 200
+    if page == "orderevent":
+        assert [event.order for event in answer.context["cl"].result_list] == [order]
+
+
+def test_no_two_orders_share_a_number(order):
+    """Orders of one statement are numbered one by one; a number that is taken is refused."""
+    receipts = [Receipt((Line("mug", 1),), "conditional_update") for _ in range(3)]
+    with transaction.atomic():
+        write_orders(receipts)
+    numbers = [receipt.order.number for receipt in receipts]
+    assert len({order.number, *numbers}) == 4
+    assert [receipt.body["number"] for receipt in receipts] == list(map(str, numbers))
+    assert Order.objects.create(total=1, strategy="x").number > max(numbers)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Order.objects.filter(pk=order.pk).update(number=numbers[0])
 
 
 def test_a_step_needs_its_permission_and_an_order(client, django_user_model, order):

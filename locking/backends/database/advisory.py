@@ -25,17 +25,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.backends.base import BaseLockBackend, Busy, Grant, Holder, Outcome
 from locking.backends.capabilities import ForceRelease, Kinds, SessionBound
-from locking.backends.database.connection_pool import (
-    ATTEMPTS,
-    ConnectionPool,
-    NoConnection,
-    abandon,
-    discard,
-    fetched,
-)
+from locking.backends.database.connection_pool import ConnectionPool, NoConnection, abandon, discard, fetched
 from locking.backends.database.server_queue import ServerQueueBackend
 from locking.conf import AliasSettings
-from locking.exceptions import BackendUnavailable, LockNotSupported
+from locking.exceptions import LockNotSupported
 from locking.utils.background import after_fork
 from locking.utils.clock import now
 from locking.utils.databases import was_locked_out
@@ -106,13 +99,7 @@ class Session:
     """One session that holds one lock."""
 
     def __init__(
-        self,
-        connection: BaseDatabaseWrapper,
-        pid: int,
-        number: int,
-        owner: str,
-        form: str,
-        ends: float,
+        self, connection: BaseDatabaseWrapper, pid: int, number: int, owner: str, form: str, ends: float
     ) -> None:
         self.connection, self.owner = connection, owner
         self._pid, self._number, self._form = pid, number, form
@@ -304,41 +291,33 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
         sent = now()
         if self.extend(key, owner, ttl):
             return Grant(0, sent, is_new=False)
-        return self._ask(ATTEMPTS, key, owner, ttl, 0.0)
+        return self._ask(key, owner, ttl, None)
 
     def wait_for(self, key: str, owner: str, ttl: float, seconds: float) -> Outcome:
-        """See the base class; what is left of the time goes to another connection if the first breaks.
+        return self._ask(key, owner, ttl, now() + seconds)
 
-        The server may have closed it while it was idle in the pool.
+    def _ask(self, key: str, owner: str, ttl: float, until: float | None) -> Outcome:
+        """Wait for a connection, and then in the server's queue, until then; without `until` ask once.
+
+        What is left of the time goes to another connection where the server has closed the first.
         """
-        until = now() + seconds
-        try:
-            return self._ask(1, key, owner, ttl, seconds)
-        except BackendUnavailable:
-            if (left := until - now()) <= 0:
-                raise
-        self._pool.close()
-        return self._ask(1, key, owner, ttl, left)
 
-    def _ask(self, attempts: int, *asked: Any) -> Outcome:
+        def attempt(_: int) -> Outcome:
+            connection = self._pool.take(patience=0.0 if until is None else until - now())
+            patience = 0.0 if until is None else max(0.001, until - now())
+            try:
+                outcome = self._lock(connection, key, owner, ttl, patience)
+            except BaseException:
+                discard(connection)
+                raise
+            if isinstance(outcome, Busy):
+                self._pool.give_back(connection)
+            return outcome
+
         try:
-            return self._pool.retried(self._attempt, *asked, attempts=attempts)
+            return self._pool.retried(attempt)
         except NoConnection as error:  # a waiter asks again while its time lasts
             return Busy(outage=error)
-
-    def _attempt(self, attempt: int, key: str, owner: str, ttl: float, patience: float) -> Outcome:
-        """Wait for a connection, and then in the server's queue, at most `patience` seconds."""
-        deadline = now() + patience
-        connection = self._pool.take(patience=patience)
-        left = max(0.001, deadline - now()) if patience else 0.0
-        try:
-            outcome = self._lock(connection, key, owner, ttl, left)
-        except BaseException:
-            discard(connection)
-            raise
-        if isinstance(outcome, Busy):
-            self._pool.give_back(connection)
-        return outcome
 
     def _lock(
         self, connection: BaseDatabaseWrapper, key: str, owner: str, ttl: float, patience: float

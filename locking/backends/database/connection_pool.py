@@ -32,9 +32,6 @@ T = TypeVar("T")
 DEFAULT_TIMEOUT: Final = 5.0
 """Seconds after which a request to a database that doesn't answer is given up."""
 
-ATTEMPTS: Final = 2
-"""The first may meet a connection that the server closed while it was idle; the second has a fresh one."""
-
 UNREACHABLE: Final = (OperationalError, InterfaceError)
 
 MAX_CONNECTIONS: Final = 8
@@ -79,11 +76,14 @@ class ConnectionPool:
         self.using, self.owner = using, owner
         self._timeout, self._ready, self._size = timeout, ready, size
         self._idle: deque[BaseDatabaseWrapper] = deque()
-        self._reset()
+        self.forget()
         finalize(self, close_all, self._idle)
         after_fork(self.forget)
 
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """Drop the idle ones without a word to the server: after a fork they are the parent process's."""
+        abandon(self._idle)
+        self._idle.clear()
         # Reentrant: a signal handler may release a lock while its thread is in here.
         self._changed = threading.Condition(threading.RLock())
         # Weak: a permit that is lost to an exception from a signal handler is free again.
@@ -93,12 +93,6 @@ class ConnectionPool:
     def vendor(self) -> str:
         """Return the engine's name, without a query."""
         return connections[self.using].vendor
-
-    def forget(self) -> None:
-        """Drop the idle ones without a word to the server: they are the parent process's."""
-        abandon(self._idle)
-        self._idle.clear()
-        self._reset()
 
     def run(self, step: Callable[[Any, int], T], *, patience: float | None = None) -> T:
         """Return what `step` makes of a cursor and the number of the attempt.
@@ -112,21 +106,36 @@ class ConnectionPool:
             BackendUnavailable: no reply; what was done is unknown. NoConnection: see `take`. BackendError: an
                 error as reply.
         """
-        answer: T = self.retried(self._try, step, patience)
-        return answer
 
-    def retried(self, request: Callable[..., T], *asked: Any, attempts: int = ATTEMPTS) -> T:
-        """Return what `request` makes of the number of the attempt and `asked`; see `run`."""
+        def request(attempt: int) -> T:
+            permit = self._enter()
+            try:
+                connection = self.take(patience)
+                try:
+                    with connection.cursor() as cursor:
+                        answer = step(cursor, attempt)
+                except BaseException:
+                    discard(connection)
+                    raise
+                self.give_back(connection)
+                return answer
+            finally:
+                with self._changed:
+                    self._permits.discard(permit)
+                    self._changed.notify()
+
+        return self.retried(request)
+
+    def retried(self, request: Callable[[int], T]) -> T:
+        """Return what `request` makes of the number of the attempt; see `run`."""
         attempt = 1
         try:
-            while True:
-                try:
-                    return request(attempt, *asked)
-                except UNREACHABLE:
-                    if attempt == attempts:
-                        raise
+            try:
+                return request(attempt)
+            except UNREACHABLE:  # the server may have closed the connection while it was idle
                 self.close()
-                attempt += 1
+            attempt = 2
+            return request(attempt)
         except NoConnection as error:
             error.sent = attempt > 1  # by the attempt before
             raise
@@ -137,22 +146,9 @@ class ConnectionPool:
         """Return the rows that a statement answers; see `run`."""
         return self.run(lambda cursor, _: fetched(cursor, statement, asked))
 
-    def _try(self, attempt: int, step: Callable[[Any, int], T], patience: float | None) -> T:
-        permit = self._enter()
-        try:
-            connection = self.take(patience)
-            try:
-                with connection.cursor() as cursor:
-                    answer = step(cursor, attempt)
-            except BaseException:
-                discard(connection)
-                raise
-            self.give_back(connection)
-            return answer
-        finally:
-            with self._changed:
-                self._permits.discard(permit)
-                self._changed.notify()
+    def change(self, statement: str, asked: Any = None) -> int:
+        """Return how many rows a statement changes; see `run`."""
+        return self.run(lambda cursor, _: changed(cursor, statement, asked))
 
     def _enter(self) -> Permit:
         """Return a permit; wait for it while there are `size`."""
@@ -321,3 +317,9 @@ def fetched(cursor: Any, statement: str, asked: Any = None) -> list[Any]:
     """Return the rows that a statement answers."""
     cursor.execute(statement, asked)
     return list(cursor.fetchall())
+
+
+def changed(cursor: Any, statement: str, asked: Any) -> int:
+    """Return how many rows a statement changes."""
+    cursor.execute(statement, asked)
+    return int(cursor.rowcount)

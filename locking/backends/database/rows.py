@@ -29,6 +29,7 @@ from locking.backends.database.connection_pool import (
     MAX_CONNECTIONS,
     ConnectionPool,
     NoConnection,
+    changed,
     fetched,
     in_memory,
     require_alias,
@@ -41,7 +42,7 @@ from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
 from locking.utils.backoff import jittered
 from locking.utils.clock import now
-from locking.utils.databases import fence_name, was_overtaken
+from locking.utils.databases import fence_name, storable, was_overtaken
 
 RECHECK: Final = 1.0
 """Seconds after which a waiter asks again although it heard nothing: news may be lost with a connection."""
@@ -85,18 +86,16 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
         """Acquire the lock or return its holder; with `queue`, ask for a notification of its release."""
         sent = now()
         asked = {
-            "id": self._id(key), "name": key.replace("\0", "\N{SYMBOL FOR NULL}"), "owner": owner,
-            "ttl": microseconds(ttl), "kept": fenced, "queue": queue, "heard": microseconds(RECHECK * 5),
+            "id": self._id(key), "name": storable(key), "owner": owner, "ttl": microseconds(ttl),
+            "kept": fenced, "queue": queue, "heard": microseconds(RECHECK * 5),
         }  # fmt: skip
         try:
             row, attempt = self._pool.run(
                 lambda cursor, attempt: (self._take(cursor, asked), attempt), patience=0.0
             )
-        except NoConnection as error:  # a waiter asks again while its time lasts
-            return Busy(outage=error)
         except BackendUnavailable as error:
-            if "database is locked" in str(error):  # SQLite: another connection writes; nothing was done
-                return Busy(outage=error)
+            if isinstance(error, NoConnection) or "database is locked" in str(error):  # SQLite's, by a writer
+                return Busy(outage=error)  # nothing was done: a waiter asks again while its time lasts
             raise
         if now() >= self._next_sweep:
             self._next_sweep = now() + SWEEP_EVERY
@@ -128,10 +127,8 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
         if "take" in self.sql:
             rows = fetched(cursor, self.sql["take"], asked)
             return rows[0] if rows else self._seen(cursor, asked)
-        cursor.execute(self.sql["update"], asked)
-        if cursor.rowcount == 0:
-            row = self._seen(cursor, asked)
-            if row is not None:
+        if not changed(cursor, self.sql["update"], asked):
+            if (row := self._seen(cursor, asked)) is not None:
                 return row
             cursor.execute(self.sql["insert"], asked)
         return self._seen(cursor, asked)
@@ -151,24 +148,20 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
 
         It passes over a row that another transaction has locked: waiting for one would keep all the others.
         """
+        rows = [(self._id(key), owner) for key, owner, _ in leases]
         extended = set[tuple[str, str]]()
         if "extend_many" in self.sql and leases:
-            of_row = {(self._id(key), owner): (key, owner) for key, owner, _ in leases}
-            asked = {
-                "ids": [self._id(key) for key, _, _ in leases],
-                "owners": [owner for _, owner, _ in leases],
-                "ttls": [microseconds(ttl) for _, _, ttl in leases],
-            }
-            extended = {of_row[row] for row in self._pool.fetch(self.sql["extend_many"], asked)}
-        rest = [lease for lease in leases if lease[:2] not in extended]
+            ids, owners = map(list, zip(*rows, strict=True))
+            asked = {"ids": ids, "owners": owners, "ttls": [microseconds(ttl) for *_, ttl in leases]}
+            extended.update(self._pool.fetch(self.sql["extend_many"], asked))
+        rest = [lease for lease, row in zip(leases, rows, strict=True) if row not in extended]
         try:
-            answers = super().extend_many(rest)
+            answers = iter(super().extend_many(rest))
         except BackendUnavailable:
             if not extended:
                 raise
-            answers = [None] * len(rest)
-        of_rest = dict(zip(rest, answers, strict=True))
-        return [of_rest.get(lease, True) for lease in leases]
+            answers = iter([None] * len(rest))
+        return [True if row in extended else next(answers) for row in rows]
 
     def release(self, key: str, owner: str) -> bool:
         return self._change("release", key, owner)
@@ -176,13 +169,13 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
     def _change(self, verb: str, key: str, owner: str, ttl: float = 0.0) -> bool:
         """Change the row if it is the owner's; False when it isn't."""
         asked = {"id": self._id(key), "owner": owner, "ttl": microseconds(ttl)}
-
-        def step(cursor: Any, attempt: int) -> bool:
-            cursor.execute(self.sql[verb], asked)
-            # The first attempt at a release, whose reply was lost, has most likely been carried out.
-            return cursor.rowcount == 1 or (attempt > 1 and verb == "release")
-
-        return self._pool.run(step)
+        return self._pool.run(
+            lambda cursor, attempt: (
+                changed(cursor, self.sql[verb], asked) == 1
+                # The first attempt at a release, whose reply was lost, has most likely been carried out.
+                or (attempt > 1 and verb == "release")
+            )
+        )
 
     def force_release(self, key: str, expected: str) -> bool:
         return self.release(key, expected)
@@ -214,12 +207,7 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
         Returns:
             How many were deleted.
         """
-
-        def step(cursor: Any, _: int) -> int:
-            cursor.execute(self.sql["sweep"], {"limit": limit})
-            return int(cursor.rowcount)
-
-        return self._pool.run(step)
+        return self._pool.change(self.sql["sweep"], {"limit": limit})
 
     # heartbeats of processes: one row each, by the database's clock
 
@@ -250,9 +238,7 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
 
     def tidy(self) -> None:
         """Delete the records of processes that stopped long ago."""
-        self._pool.run(
-            lambda cursor, _: cursor.execute(self.sql["tidy"], {"kept": HEARTBEAT_TTL * 1_000_000})
-        )
+        self._pool.change(self.sql["tidy"], {"kept": HEARTBEAT_TTL * 1_000_000})
 
     # waiting
 

@@ -1,4 +1,4 @@
-"""Locks on etcd, through etcd3gw and the gateway that every etcd server has."""
+"""Locks on etcd, through the JSON gateway that every etcd server has."""
 
 from locking.backends.etcd.backend import EtcdBackend
 

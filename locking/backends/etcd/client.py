@@ -1,22 +1,16 @@
-"""Requests to the members of an etcd cluster: the next one is asked when one fails.
+"""Requests to the members of an etcd cluster by its JSON gateway: the next one is asked when one fails.
 
-etcd3gw knows one member a client, so there is a client a member here. Every request is one that may be sent
-twice.
+Every request is one that may be sent twice.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import requests
-from etcd3gw.client import Etcd3Client
-from etcd3gw.exceptions import ConnectionFailedError, ConnectionTimeoutError, Etcd3Exception
 from requests.adapters import HTTPAdapter
 from urllib3.exceptions import NewConnectionError
 
@@ -24,7 +18,10 @@ from locking.exceptions import BackendError, BackendUnavailable
 from locking.utils.background import after_fork
 from locking.utils.clock import now
 
-API: Final = "/v3/"
+API: Final = "/v3"
+SILENCES: Final = (408, 503, 504)
+"""What a member answers that has no leader, or whose leader doesn't answer."""
+
 NOT_FOUND: Final = 5
 """gRPC's code for a lease that is over."""
 
@@ -42,14 +39,16 @@ class Refused(BackendError):
     """etcd answered with an error.
 
     Attributes:
-        code: gRPC's code, where the answer has one.
         text: what it said.
+        code: gRPC's code, where the answer has one.
         repeated: another member was sent the same request before, and may have carried it out.
     """
 
-    def __init__(self, where: str, error: Etcd3Exception, repeated: bool) -> None:
-        self.code, self.text, self.repeated = _code_of(error), _text_of(error), repeated
-        super().__init__(f"{where} refused: {self.text}")
+    repeated = False
+
+    def __init__(self, where: str, text: str, code: int | None = None) -> None:
+        self.text, self.code = text, code
+        super().__init__(f"{where} refused: {text}")
 
 
 class Client:
@@ -59,7 +58,7 @@ class Client:
         alias: in `LOCKING`, for messages.
         urls: one for each member, `http://host:2379`.
         timeout: seconds that a request may take, shared out between the members, any of which may hang.
-        tls: etcd3gw's `ca_cert`, `cert_cert` and `cert_key`.
+        tls: requests' `verify` and `cert`.
         login: user and password, where the cluster has users.
     """
 
@@ -77,28 +76,18 @@ class Client:
 
     def reset(self) -> None:
         """Forget all connections: they are the parent's."""
-        self._mutex = threading.Lock()
-        self._members: dict[str, Etcd3Client] = {}
-        self._token: str | None = None
-        self._preferred = self.urls[0]
+        self.preferred = self.urls[0]  # the member that answered last
+        self.session = requests.Session()
+        # A proxy, a bundle of CAs or a .netrc of the environment would take the place of what is set here.
+        self.session.trust_env = False
+        for name, value in self._tls.items():
+            setattr(self.session, name, value)
+        for scheme in ("http://", "https://"):
+            self.session.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
 
     def close(self) -> None:
         """Close all connections; the next request opens new ones."""
-        with self._mutex:
-            members, self._members = self._members, {}
-        for member in members.values():
-            member.session.close()
-
-    def member(self, url: str) -> Etcd3Client:
-        """Return the client of one member."""
-        with self._mutex:
-            if url not in self._members:
-                self._members[url] = _client(url, self.timeout / len(self.urls), self._tls, self._token)
-            return self._members[url]
-
-    def preferred(self) -> Etcd3Client:
-        """Return the client of the member that answered last."""
-        return self.member(self._preferred)
+        self.session.close()
 
     def ask(self, path: str, **body: Any) -> dict[str, Any]:
         """Return the answer of the first member that has one.
@@ -108,52 +97,63 @@ class Client:
         """
         until, repeated = now() + self.timeout, False
         while True:
-            for url in self._in_turn():
+            first = self.urls.index(self.preferred)
+            for url in self.urls[first:] + self.urls[:first]:
                 try:
-                    answer = self._post(self.member(url), path, body)
-                except (ConnectionFailedError, ConnectionTimeoutError, requests.RequestException) as error:
-                    problem: Exception = error
-                    repeated = repeated or _may_have_arrived(error)
-                except Etcd3Exception as error:
-                    raise Refused(f"etcd at {url} (LOCKING[{self.alias!r}])", error, repeated) from error
+                    answer = self._post(url, path, body)
+                except requests.RequestException as error:
+                    problem, repeated = error, repeated or _may_have_arrived(error)
+                except Refused as error:
+                    error.repeated = repeated
+                    raise
                 else:
-                    self._preferred = url
+                    self.preferred = url
                     return answer
                 if now() >= until:
                     break
             if len(self.urls) == 1 or now() >= until:
-                raise self._unavailable(problem) from problem
+                raise BackendUnavailable(
+                    f"etcd at {', '.join(self.urls)} (LOCKING[{self.alias!r}]) doesn't answer within"
+                    f" {self.timeout:g} s: {str(problem) or type(problem).__name__}"
+                ) from problem
             time.sleep(PAUSE)
 
-    def _post(self, member: Etcd3Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _post(self, url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Send a request as the user, if there is one; a token that no longer counts is replaced once."""
-        if self._login is None:
-            return _posted(member, path, body)
-        if self._token is None:
-            self._log_in(member, self._login)
+        if self._login is not None and "Authorization" not in self.session.headers:
+            self._log_in(url, *self._login)
         try:
-            return _posted(member, path, body)
-        except Etcd3Exception as error:
-            if _code_of(error) != UNAUTHENTICATED and "auth store is old" not in _text_of(error):
+            return self.send(url, path, body)
+        except Refused as error:
+            forgotten = error.code == UNAUTHENTICATED or "auth store is old" in error.text
+            if self._login is None or not forgotten:
                 raise
-        self._log_in(member, self._login)
-        return _posted(member, path, body)
+        self._log_in(url, *self._login)
+        return self.send(url, path, body)
 
-    def _log_in(self, member: Etcd3Client, login: tuple[str, str]) -> None:
+    def _log_in(self, url: str, name: str, password: str) -> None:
         """Have a token from one member; the others know it too.
 
         The request carries no token: etcd refuses even a login whose header has one that it forgot.
         """
-        named = dict(zip(("name", "password"), login, strict=True))
-        token = _posted(member, "/auth/authenticate", named, headers={"Authorization": None})["token"]
-        with self._mutex:
-            self._token = token
-            for each in self._members.values():
-                each.session.headers["Authorization"] = token
+        named = {"name": name, "password": password}
+        token = self.send(url, "/auth/authenticate", named, headers={"Authorization": None})["token"]
+        self.session.headers["Authorization"] = token
 
-    def _in_turn(self) -> list[str]:
-        first = self.urls.index(self._preferred)
-        return self.urls[first:] + self.urls[:first]
+    def send(self, url: str, path: str, body: dict[str, Any], **more: Any) -> dict[str, Any]:
+        """Return one member's answer; Refused, or an error of requests."""
+        timeout = self.timeout / len(self.urls)
+        with self.session.post(f"{url}{API}{path}", json=body, timeout=timeout, **more) as answer:
+            if answer.status_code in SILENCES:
+                raise requests.ConnectionError(answer.text)
+            if answer.ok:
+                return dict(answer.json())
+        try:
+            said = answer.json()
+            text, code = said["error"], said.get("code")
+        except (ValueError, TypeError, KeyError):
+            text, code = answer.text, None
+        raise Refused(f"etcd at {url} (LOCKING[{self.alias!r}])", text, code)
 
     # leases, in whole seconds: a key that is bound to one ends with it
 
@@ -188,65 +188,13 @@ class Client:
         """Return the whole seconds that are left of a lease, rounded down; 0 or less when it has ended."""
         return int(self.ask("/lease/timetolive", ID=str(lease)).get("TTL", 0))
 
-    def _unavailable(self, error: Exception) -> BackendUnavailable:
-        where, why = ", ".join(self.urls), _text_of(error) or type(error).__name__
-        return BackendUnavailable(
-            f"etcd at {where} (LOCKING[{self.alias!r}]) doesn't answer within {self.timeout:g} s: {why}"
-        )
-
 
 def ended_by_us(not_found: Refused) -> bool:
     """Whether a lease that was not found was most likely ended by an earlier try of the same request."""
     return not_found.repeated
 
 
-def _may_have_arrived(error: BaseException) -> bool:
+def _may_have_arrived(error: requests.RequestException) -> bool:
     """Whether a request that failed with `error` may have reached a member: not if nothing was connected."""
-    return not any(isinstance(each, requests.ConnectTimeout | NewConnectionError) for each in causes(error))
-
-
-def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and what led to it; urllib3 wraps a cause as argument or as `reason`."""
-    yield error
-    for cause in (*error.args[:1], getattr(error, "reason", None), error.__cause__, error.__context__):
-        if isinstance(cause, BaseException):
-            yield from causes(cause)
-
-
-def _posted(member: Etcd3Client, path: str, body: dict[str, Any], **more: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = member.post(member.get_url(path), json=body, **more)
-    return answer
-
-
-def _client(url: str, timeout: float, tls: dict[str, Any], token: str | None) -> Etcd3Client:
-    parts = urlsplit(url)
-    client = Etcd3Client(
-        host=parts.hostname or "",
-        port=parts.port or 2379,
-        protocol=parts.scheme,
-        timeout=timeout,
-        api_path=API,
-        **tls,
-    )
-    # A proxy, a bundle of CAs or a .netrc of the environment would take the place of what is set here.
-    client.session.trust_env = False
-    if token is not None:
-        client.session.headers["Authorization"] = token
-    client.session.mount(f"{parts.scheme}://", HTTPAdapter(pool_maxsize=CONNECTIONS))
-    return client
-
-
-def _detail(error: Exception) -> dict[str, Any]:
-    try:
-        detail = json.loads(getattr(error, "detail_text", None) or "")
-    except ValueError:
-        return {}
-    return detail if isinstance(detail, dict) else {}
-
-
-def _code_of(error: Exception) -> int | None:
-    return _detail(error).get("code")
-
-
-def _text_of(error: Exception) -> str:
-    return str(_detail(error).get("error") or getattr(error, "detail_text", None) or error)
+    reason = getattr(error.args[0] if error.args else None, "reason", None)
+    return not isinstance(error, requests.ConnectTimeout) and not isinstance(reason, NewConnectionError)

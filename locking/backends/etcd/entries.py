@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
+from base64 import b64decode, b64encode
 from typing import Any
 from urllib.parse import unquote
 
-from locking.backends.etcd.watches import decoded, encoded
 from locking.backends.queue.backend import QueueEntry, without_suffix
 
 
@@ -20,9 +19,22 @@ class Queue(list[QueueEntry]):
 
     revision = 0
 
-    def by(self, owner: str) -> QueueEntry | None:
-        """Return an owner's entry."""
-        return next((entry for entry in self if entry.owner == owner), None)
+
+def encoded(text: str) -> str:
+    """Return a key or value as the gateway wants it."""
+    return b64encode(text.encode()).decode()
+
+
+def decoded(text: str) -> str:
+    """Return what the gateway sent."""
+    return b64decode(text).decode(errors="replace")
+
+
+def below(prefix: str) -> dict[str, Any]:
+    """Return the range of all keys that begin with `prefix`, the oldest first, as the gateway wants it."""
+    raw = prefix.encode()
+    end = raw[:-1] + bytes([raw[-1] + 1])  # no UTF-8 ends with 0xFF
+    return {"key": encoded(prefix), "range_end": b64encode(end).decode()}
 
 
 def lease_of(folder: str, owner: str) -> int:
@@ -31,14 +43,24 @@ def lease_of(folder: str, owner: str) -> int:
     return (int.from_bytes(digest[:8], "big") >> 1) or 1
 
 
-def new_lease() -> int:
-    """Return a number for a lease that replaces another."""
-    return secrets.randbits(62) + 1
-
-
 def escape(key: str) -> str:
     """Keep a name within its folder: a slash in it must not look like the end of the name."""
     return key.replace("%", "%25").replace("/", "%2F")
+
+
+def name_of(folder: str) -> str:
+    """Return the key of a folder, whatever the kind; `escape` undone.
+
+    Example:
+        >>> name_of(escape("order:42/a") + "%rw")
+        'order:42/a'
+    """
+    return unquote(without_suffix(folder))
+
+
+def value_of(owner: str, ttl: float, kind: str, permits: int) -> str:
+    """Return the value of a contender's key, as the gateway wants it."""
+    return encoded(json.dumps({"owner": owner, "ttl": ttl, "kind": kind, "permits": permits}))
 
 
 def queue_of(answer: dict[str, Any], found: dict[str, Any]) -> Queue:
@@ -58,18 +80,3 @@ def _entry(kv: dict[str, Any]) -> QueueEntry:
         owner, ttl, kind, permits = node.rpartition("/")[2], None, "lock", 0
     created, lease = int(kv["create_revision"]), int(kv.get("lease", 0))
     return QueueEntry(node, created, kind, permits, owner, ttl, token=created, lease=lease)
-
-
-def name_of(folder: str) -> str:
-    """Return the key of a folder, whatever the kind; `escape` undone.
-
-    Example:
-        >>> name_of(escape("order:42/a") + "%rw")
-        'order:42/a'
-    """
-    return unquote(without_suffix(folder))
-
-
-def value_of(owner: str, ttl: float, kind: str, permits: int) -> str:
-    """Return the value of a contender's key, as the gateway wants it."""
-    return encoded(json.dumps({"owner": owner, "ttl": ttl, "kind": kind, "permits": permits}))

@@ -26,8 +26,8 @@ DEFAULTS: Final[dict[str, Any]] = {
 def read_options(
     settings: AliasSettings, urls: list[str]
 ) -> tuple[str, float, dict[str, Any], tuple[str, str] | None]:
-    """Return the options of an alias: the prefix of all keys, the seconds that a request may take, etcd3gw's
-    `ca_cert`, `cert_cert` and `cert_key`, as far as they are given, and user and password, or None.
+    """Return the options of an alias: the prefix of all keys, the seconds that a request may take, TLS' as
+    requests takes them, and user and password, or None.
 
     Raises:
         ImproperlyConfigured: one that there isn't, half of a pair, a file that can't be read, or TLS' without
@@ -36,10 +36,13 @@ def read_options(
     options = checked_options(settings, DEFAULTS)
     own_pair(settings, "user", "password")
     own_pair(settings, "cert_cert", "cert_key")
-    tls = {name: readable_file(settings, name) for name in TLS if options[name] is not None}
+    files = {name: readable_file(settings, name) for name in TLS if options[name] is not None}
     plain = [url for url in urls if not url.startswith("https://")]
-    if tls and plain:
-        raise misplaced(settings, min(tls), f"is for https, but LOCATION has {plain[0]!r}")
+    if files and plain:
+        raise misplaced(settings, min(files), f"is for https, but LOCATION has {plain[0]!r}")
+    tls: dict[str, Any] = {"verify": files.get("ca_cert", True)}
+    if "cert_cert" in files:
+        tls["cert"] = files["cert_cert"], files["cert_key"]
     login = None if options["user"] is None else (own_text(settings, "user"), own_text(settings, "password"))
     return str(options["prefix"]), float(options["timeout"]), tls, login
 

@@ -1,23 +1,22 @@
 """Waking waiters: one watch for each lock that this process waits for.
 
-etcd3gw's own watch starts a pool of threads for each and doesn't say when its stream has ended; a waiter
-would sleep on. Here the end of a stream wakes all who relied on it, and they ask again; one that says nothing
-is ended after a while, too.
+The end of a watch's stream wakes all who relied on it, and they ask again; one that says nothing is ended
+after a while, too.
 """
 
 from __future__ import annotations
 
 import json
-import socket
 import threading
-from base64 import b64decode, b64encode
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Final
+from weakref import WeakKeyDictionary
 
 import requests
 
-from locking.backends.etcd.client import Client
+from locking.backends.etcd.client import API, Client
+from locking.backends.etcd.entries import below, decoded
 from locking.backends.queue.backend import Contender
 from locking.utils.background import after_fork, start_thread
 
@@ -27,35 +26,17 @@ keeps it open and says nothing. Its waiters ask again, and watch at a member tha
 """
 
 
-def encoded(text: str) -> str:
-    """Return a key or value as the gateway wants it."""
-    return b64encode(text.encode()).decode()
-
-
-def decoded(text: str) -> str:
-    """Return what the gateway sent."""
-    return b64decode(text).decode(errors="replace")
-
-
-def below(prefix: str) -> dict[str, Any]:
-    """Return the range of all keys that begin with `prefix`, as the gateway wants it."""
-    raw = prefix.encode()
-    end = raw[:-1] + bytes([raw[-1] + 1])  # the prefix ends with `/`, never with 0xFF
-    return {"key": encoded(prefix), "range_end": b64encode(end).decode()}
-
-
 class Watch:
-    """The watch of one lock: its waiters, each with the nodes whose end it waits for.
+    """The watch of one lock.
 
     Attributes:
         seen: the last revision of which it is sure; what came before it isn't reported.
+        waiting: the nodes whose end each waiter waits for, until it is gone itself.
     """
 
     def __init__(self, seen: int) -> None:
-        self.waiting: dict[Contender, frozenset[str]] = {}
         self.seen = seen
-        self.ended = False
-        self.response: requests.Response | None = None
+        self.waiting: WeakKeyDictionary[Contender, frozenset[str]] = WeakKeyDictionary()
 
 
 class WatchManager:
@@ -85,26 +66,10 @@ class WatchManager:
         if missed:  # something may have ended after the queue was read and before this call, or the watch
             contender.wake()
 
-    def forget(self, prefix: str, contender: Contender) -> None:
-        """Wake `contender` no more; the last one ends the watch."""
-        with self._mutex:
-            watch = self._watches.get(prefix)
-            if watch is None or watch.waiting.pop(contender, None) is None or watch.waiting:
-                return
-            del self._watches[prefix]
-        _end(watch)
-
-    def close(self) -> None:
-        """End every watch."""
-        with self._mutex:
-            watches, self._watches = self._watches, {}
-        for watch in watches.values():
-            _end(watch)
-
     def _run(self, prefix: str, watch: Watch, revision: int) -> None:
         try:
             # A stream ends in many ways, such as by silence; its waiters ask again, and see why.
-            with suppress(requests.RequestException, OSError, ValueError, AttributeError):
+            with suppress(requests.RequestException, OSError, ValueError):
                 self._listen(prefix, watch, revision)
         finally:
             with self._mutex:
@@ -115,39 +80,21 @@ class WatchManager:
                 contender.wake()
 
     def _listen(self, prefix: str, watch: Watch, revision: int) -> None:
-        member = self._client.preferred()
         request = {"create_request": {**below(prefix), "start_revision": revision, "filters": ["NOPUT"]}}
         timeouts = (self._client.timeout, QUIET)  # to connect, and between two events
-        url = member.get_url("/watch")
-        with member.session.post(url, json=request, stream=True, timeout=timeouts) as response:
-            watch.response = response
-            if watch.ended:
-                return
+        url = f"{self._client.preferred}{API}/watch"
+        with self._client.session.post(url, json=request, stream=True, timeout=timeouts) as response:
             for line in response.iter_lines(chunk_size=None):  # type: ignore[call-overload]  # as it comes
-                if not line:
-                    continue
-                result = json.loads(line).get("result", {})
+                result = json.loads(line).get("result", {}) if line else {}
                 if result.get("canceled"):
                     return
-                self._wake(watch, result)
-
-    def _wake(self, watch: Watch, result: dict[str, Any]) -> None:
-        events = [event["kv"] for event in result.get("events", ())]
-        gone = {decoded(kv["key"]) for kv in events}
-        with self._mutex:
-            watch.seen = max([watch.seen, *(int(kv["mod_revision"]) for kv in events)])
-            woken = [contender for contender, nodes in watch.waiting.items() if nodes & gone]
-        for contender in woken:
-            contender.wake()
-
-
-def _end(watch: Watch) -> None:
-    """End a stream that a thread reads: only the socket's shutdown wakes that thread."""
-    watch.ended = True
-    if watch.response is None:
-        return
-    with suppress(OSError, AttributeError, ValueError):
-        raw = watch.response.raw
-        connection = raw.connection or raw._original_response.fp.raw._sock
-        sock = getattr(connection, "sock", connection)
-        sock.shutdown(socket.SHUT_RDWR)
+                events = [event["kv"] for event in result.get("events", ())]
+                gone = {decoded(kv["key"]) for kv in events}
+                with self._mutex:
+                    watch.seen = max([watch.seen, *(int(kv["mod_revision"]) for kv in events)])
+                    waiting = list(watch.waiting.items())
+                for contender, nodes in waiting:
+                    if nodes & gone:
+                        contender.wake()
+                if not waiting:
+                    return

@@ -1,9 +1,8 @@
 """Engines that keep contenders in a queue: ZooKeeper, etcd.
 
-Each contender creates a numbered node, the lowest has the lock, and each waiter is woken by the
-end of the one before it, so that a release wakes one. Source: P. Hunt et al., "ZooKeeper: Wait-free
-coordination for Internet-scale systems", USENIX ATC 2010, section 2.4 (simple locks without herd effect,
-read/write locks).
+Each contender creates a numbered entry, the lowest has the lock, and each waiter is woken by the end of the
+one before it, so that a release wakes one. Source: P. Hunt et al., "ZooKeeper: Wait-free coordination for
+Internet-scale systems", USENIX ATC 2010, section 2.4 (simple locks without herd effect, read/write locks).
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Held, Holder, Outcome, Waiter
-from locking.backends.capabilities import ForceRelease, Kinds, Listing
-from locking.backends.lease_expirer import LeaseExpirer
+from locking.backends.capabilities import ForceRelease, Heartbeats, Kinds, Listing
+from locking.backends.lease_expirer import LeaseExpirer, LocalLease
 from locking.backends.waiters import WaitingSteps, WokenTask, WokenThread
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable, LockError
@@ -29,6 +29,9 @@ OUTAGE_PAUSE: Final = 0.25
 
 SUFFIXES: Final = {"lock": "", "read": "%rw", "write": "%rw", "semaphore": "%semaphore"}
 """What the folder of a lock is called behind its name."""
+
+HEARTBEATS: Final = "%presence"
+"""The folder of the processes' heartbeats; no lock's is called that, for names have no bare percent sign."""
 
 
 def without_suffix(folder: str) -> str:
@@ -64,8 +67,12 @@ class QueueEntry:
     renewed: float = 0.0
 
 
-def holders_of(line: Sequence[QueueEntry]) -> Sequence[QueueEntry]:
-    """Return the contenders of a queue, sorted by number, that have the lock.
+Line = Sequence[QueueEntry]
+"""All who hold a lock or wait for it, sorted by number."""
+
+
+def holders_of(line: Line) -> Line:
+    """Return the contenders of a queue that have the lock.
 
     The first to use a semaphore decides how many permits it has.
 
@@ -85,7 +92,7 @@ def holders_of(line: Sequence[QueueEntry]) -> Sequence[QueueEntry]:
     return line[:writer]
 
 
-def blockers_of(line: Sequence[QueueEntry], mine: QueueEntry) -> Sequence[QueueEntry]:
+def blockers_of(line: Line, mine: QueueEntry) -> Line:
     """Return those whose end `mine` must watch: none if it has the lock, for a semaphore all before it.
 
     A permit may come back from any holder, so a semaphore's waiters are all woken by each of them.
@@ -98,48 +105,15 @@ def blockers_of(line: Sequence[QueueEntry], mine: QueueEntry) -> Sequence[QueueE
     return ahead[-1:]
 
 
-def admits(line: Sequence[QueueEntry], kind: str, permits: int) -> bool:
+def admits(line: Line, kind: str, permits: int) -> bool:
     """Whether one who came now would have the lock at once."""
     return not blockers_of(line, QueueEntry("", sys.maxsize, kind, permits))
 
 
-@dataclass(slots=True, eq=False)
-class Contender:
-    """The state of one waiter; `wake` is called when it is worth asking again.
+class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
+    """The lock's algorithm; an engine supplies the requests, which are abstract here.
 
-    Attributes:
-        key, owner, ttl: what is wanted.
-        wake: called from any thread.
-        node: its entry in the queue, once it has one.
-        asked: a request that may have enqueued it has been sent.
-        created: its entry in the queue is surely its own, and not from before.
-        token, session: the fencing token and the engine's session of its node.
-        left: it has been given up; a request that a thread left behind sends later does nothing.
-    """
-
-    key: str
-    owner: str
-    ttl: float
-    wake: Callable[[], None]
-    node: str | None = None
-    asked: bool = False
-    created: bool = False
-    token: int = 0
-    session: int = 0
-    left: bool = False
-    mutex: threading.Lock = field(default_factory=threading.Lock)
-
-    def __call__(self, _event: object = None) -> None:
-        """Wake the waiter: a contender serves as the engine's callback."""
-        self.wake()
-
-
-class QueueBackend(Kinds, Listing, ForceRelease):
-    """What both engines have in common; a variant is a copy on the same servers, with a queue of its own.
-
-    `_queued` returns the queue, with the contender's own entry in it if it was enqueued; `_entry_of` finds an
-    owner's entry there. `_watch` has the contender woken when a blocker ends, and is False when one has ended
-    already. `_withdraw` takes an entry away, and is False when it was gone.
+    A variant is a copy on the same servers, with a queue of its own.
     """
 
     supports_fencing = True
@@ -157,11 +131,77 @@ class QueueBackend(Kinds, Listing, ForceRelease):
         super().__init__(settings)
         self._variants: dict[tuple[str, int], QueueBackend] = {}
 
+    # what an engine supplies
+
+    @abstractmethod
+    def _folder(self, key: str) -> str:
+        """Return where the queue of a lock is."""
+
+    @abstractmethod
+    def _read(self, folder: str, contender: Contender | None = None) -> Line:
+        """Return the queue as a majority knows it."""
+
+    @abstractmethod
+    def _create(self, folder: str, contender: Contender) -> Line:
+        """Enqueue the contender unless it is there, set its `hold`, and return the queue."""
+
+    @abstractmethod
+    def _owns(self, entry: QueueEntry, owner: str) -> bool:
+        """Whether an entry, as `_read` has it, is this owner's."""
+
+    @abstractmethod
+    def _adopt(self, contender: Contender, mine: QueueEntry) -> LocalLease | None:
+        """Make an entry its own that another try or process created; None when it has ended."""
+
+    @abstractmethod
+    def _watch(self, contender: Contender, blockers: Line, line: Line) -> bool:
+        """Have the contender woken when a blocker ends; False when one has ended already."""
+
+    @abstractmethod
+    def _extended(self, owner: str, hold: LocalLease, ttl: float) -> bool:
+        """Extend a hold on the engine; False when it has ended."""
+
+    @abstractmethod
+    def _end(self, key: str, hold: LocalLease) -> bool:
+        """End a hold on the engine; False when it had ended."""
+
+    @abstractmethod
+    def _withdraw(self, entry: QueueEntry) -> bool:
+        """Take an entry away; False when it was gone."""
+
+    @abstractmethod
+    def _remaining(self, entry: QueueEntry) -> float | None:
+        """Return the seconds left of a described entry's lease, as far as this process can tell."""
+
+    @abstractmethod
+    def _lines(self, prefix: str) -> Iterable[tuple[str, Line]]:
+        """Return the keys that begin with `prefix`, each with its queue."""
+
+    def _described(self, entries: Line) -> Sequence[QueueEntry | None]:
+        """Return each entry with all its fields; None for one that has ended."""
+        return entries
+
+    def _keep(self, contender: Contender) -> bool:
+        """Keep a contender's entry alive; False when it has ended, and the contender's `hold` with it."""
+        return True
+
+    def _forestall(self, key: str, owner: str) -> bool:
+        """Have a request that is still under way enqueue nothing; False when there was none."""
+        return False
+
+    def poll_interval(self, contender: Contender) -> float:
+        """Return the seconds that a waiter may sleep at most before it must ask again."""
+        return 30.0
+
     # the queue
 
     def enqueue(self, contender: Contender, *, queue: bool) -> Outcome:
         """Take the lock if it is the contender's turn; else, with `queue`, wait in the queue and watch."""
+        key, owner, sent = contender.key, contender.owner, now()
         try:
+            hold = self._holds.get(key, owner)
+            if hold is not None and self._extend(key, owner, contender.ttl):
+                return Grant(hold.token, sent, is_new=False)
             return self._enqueue(contender, queue)
         except BackendUnavailable as outage:
             if not queue or self.alone:
@@ -179,41 +219,47 @@ class QueueBackend(Kinds, Listing, ForceRelease):
                 continue
             blockers = blockers_of(line, mine)
             if not blockers:
-                return self._grant(contender, mine, sent)
-            if not queue:
+                if (grant := self._grant(contender, mine, sent)) is not None:
+                    return grant
+            elif not queue:
                 self._withdraw(mine)
                 return self._busy(line)
-            if self._watch(contender, blockers, line):
+            elif self._watch(contender, blockers, line):
                 return self._busy(line)
 
-    @abstractmethod
-    def _queued(self, contender: Contender, queue: bool) -> Sequence[Any]: ...
+    def _queued(self, contender: Contender, queue: bool) -> Line:
+        """Return the queue, with the contender's own entry in it if it was enqueued."""
+        folder = self._folder(contender.key)
+        if (contender.asked and self._keep(contender)) or not queue:
+            line = self._read(folder, contender)
+            mine = self._entry_of(line, contender.owner)
+            if mine is not None or not (queue or admits(line, self.kind, self.permits)):
+                return line
+        contender.asked = True
+        return self._create(folder, contender)
 
-    @abstractmethod
-    def _entry_of(self, line: Any, owner: str) -> Any: ...
+    def _entry_of(self, line: Line, owner: str) -> QueueEntry | None:
+        return next((entry for entry in line if self._owns(entry, owner)), None)
 
-    @abstractmethod
-    def _grant(self, contender: Contender, mine: Any, sent: float) -> Grant: ...
+    def _grant(self, contender: Contender, mine: QueueEntry, sent: float) -> Grant | None:
+        made = contender.hold
+        is_new = made is not None and made.node == mine.node
+        hold = made if is_new else self._adopt(contender, mine)
+        if hold is None:
+            return None
+        hold.deadline = sent + contender.ttl
+        self._holds.add(contender.key, contender.owner, hold)
+        return Grant(hold.token, sent, is_new=is_new)
 
-    @abstractmethod
-    def _busy(self, line: Any) -> Busy: ...
-
-    @abstractmethod
-    def _watch(self, contender: Contender, blockers: Sequence[QueueEntry], line: Any) -> bool: ...
-
-    @abstractmethod
-    def _withdraw(self, entry: Any) -> bool: ...
-
-    def dequeue(self, contender: Contender) -> None:
-        """Remove the contender from the queue, whether it waits or holds."""
-        self.release(contender.key, contender.owner)
-
-    @abstractmethod
-    def poll_interval(self, contender: Contender) -> float:
-        """Return the seconds that a waiter may sleep at most before it must ask again."""
+    def _busy(self, line: Line) -> Busy:
+        (first,) = self._described(holders_of(line)[:1])  # of all who hold it, the oldest
+        if first is None:
+            return Busy(retry_after=0.001)
+        left = self._remaining(first)
+        return Busy(holder=first.owner, retry_after=None if left is None else max(left, 0.05))
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        return self.enqueue(Contender(key, owner, ttl, wake=lambda: None), queue=False)
+        return self.enqueue(QueueThreadWaiter(self, key, owner, ttl), queue=False)
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
         return QueueThreadWaiter(self, key, owner, ttl)
@@ -221,7 +267,48 @@ class QueueBackend(Kinds, Listing, ForceRelease):
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
         return QueueTaskWaiter(self, key, owner, ttl)
 
+    # holding
+
+    def _extend(self, key: str, owner: str, ttl: float, *, exactly: bool = False) -> bool:
+        return self._holds.extend(key, owner, ttl, partial(self._extended, owner), exactly=exactly)
+
+    def extend(self, key: str, owner: str, ttl: float) -> bool:
+        return self._extend(key, owner, ttl)
+
+    def shorten(self, key: str, owner: str, ttl: float) -> bool:
+        return self._extend(key, owner, ttl, exactly=True)
+
+    def release(self, key: str, owner: str) -> bool:
+        """See the base class; an entry of this owner that only waits, or came late, is taken away too."""
+        hold = self._holds.get(key, owner)
+        if hold is not None:
+            with hold.mutex:  # an extension under way may be about to bind the entry to another lease
+                held = self._end(key, hold)
+            self._holds.discard(key, owner, hold)
+            if held:
+                return True
+        # A late request, another process's work, or a hold that another process has adopted.
+        mine = self._entry_of(self._line(key), owner)
+        return self._forestall(key, owner) if mine is None else self._withdraw(mine)
+
+    def force_release(self, key: str, expected: str) -> bool:
+        for holder in self._described(holders_of(self._line(key))):
+            if holder is not None and holder.owner == expected:
+                if (hold := self._holds.get(key, expected)) is not None:
+                    self._holds.discard(key, expected, hold)
+                return self._withdraw(holder)
+        return False
+
+    def dequeue_owned(self, owned: Callable[[str], bool]) -> None:
+        lines = [line for _, line in self._lines(self.settings.key_prefix)]
+        for waiter in self._described([each for line in lines for each in line[len(holders_of(line)) :]]):
+            if waiter is not None and owned(waiter.owner):
+                self._withdraw(waiter)
+
     # who has it
+
+    def _line(self, key: str) -> Line:
+        return self._read(self._folder(key))
 
     def holder(self, key: str) -> Holder | None:
         """See the base class; of several holders the oldest, and their number as its count."""
@@ -230,34 +317,6 @@ class QueueBackend(Kinds, Listing, ForceRelease):
             return None
         oldest = self._described(holders[:1])[0] or holders[0]
         return Holder(oldest.owner, len(holders), self._remaining(oldest))
-
-    @abstractmethod
-    def _line(self, key: str) -> Sequence[QueueEntry]:
-        """Return all who hold the lock or wait for it, sorted by number."""
-
-    @abstractmethod
-    def _described(self, entries: Sequence[QueueEntry]) -> Sequence[QueueEntry | None]:
-        """Return each entry with all its fields; None for one that has ended."""
-
-    @abstractmethod
-    def _remaining(self, entry: QueueEntry) -> float | None:
-        """Return the seconds left of a described entry's lease, as far as this process can tell."""
-
-    def force_release(self, key: str, expected: str) -> bool:
-        for holder in self._described(holders_of(self._line(key))):
-            if holder is not None and holder.owner == expected:
-                self._holds.pop(key, expected)
-                return self._withdraw(holder)
-        return False
-
-    def dequeue_owned(self, owned: Callable[[str], bool]) -> None:
-        lines = [line for _, line in self._lines(self.settings.key_prefix)]
-        waiters = [waiter for line in lines for waiter in line[len(holders_of(line)) :]]
-        for waiter in self._described(waiters):
-            if waiter is not None and owned(waiter.owner):
-                self._withdraw(waiter)
-
-    # listing
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
         """See the base class; reads everything below the prefix, and each hold."""
@@ -290,66 +349,69 @@ class QueueBackend(Kinds, Listing, ForceRelease):
         held = [(key, entry, waiters) for (key, _, waiters), entry in described if entry is not None]
         return sorted(held, key=lambda hold: hold[1].token)
 
-    @abstractmethod
-    def _lines(self, prefix: str) -> Iterable[tuple[str, Sequence[QueueEntry]]]:
-        """Return the keys that begin with `prefix`, each with its queue."""
-
     # kinds
 
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
-        """See the base class; one object per kind, because the watchdog renews by backend."""
+        """See the base class; the ordinary lock is fair here."""
         if kind not in self.kinds:
             raise self.unsupported(f"make a {kind} lock")
-        which = (kind, options.get("permits", 0))
-        if kind != "fair" and which not in self._variants:  # the ordinary lock is fair here
-            self._variants[which] = self._copy(*which)
+        which = kind, options.get("permits", 0)
+        if kind != "fair" and which not in self._variants:
+            self._variants[which] = made = copy(self)
+            made.alias, made._variants = f"{self.settings.alias}/{kind}", {}
+            (made.kind, made.permits), made.exclusive = which, kind != "semaphore"
         return self._variants.get(which, self)
 
-    def _copy(self, kind: str, permits: int) -> QueueBackend:
-        made = copy(self)
-        made.alias = f"{self.settings.alias}/{kind}"
-        made.kind, made.permits, made.exclusive = kind, permits, kind != "semaphore"
-        made._variants = {}
-        return made
 
+class Contender(WaitingSteps):
+    """The steps of one waiter, one thread at a time.
 
-class QueueSteps(WaitingSteps):
-    """A contender's steps, one thread at a time.
+    A cancelled task leaves its request running in a thread: `give_up` waits for that one, and a request that
+    is sent later does nothing.
 
-    A cancelled task leaves its request running in a thread: `give_up` waits for that one.
+    Attributes:
+        key, owner, ttl: what is wanted.
+        asked: a request that may have enqueued it has been sent.
+        hold: what it surely created itself, and is granted when its turn comes.
     """
 
     unsettled: bool
 
     def __init__(self, backend: QueueBackend, key: str, owner: str, ttl: float) -> None:
         super().__init__()
-        self._backend, self._contender = backend, Contender(key, owner, ttl, self.wake)
+        self._backend, self.key, self.owner, self.ttl = backend, key, owner, ttl
+        self.asked = False
+        self.hold: LocalLease | None = None
+        self._mutex, self._left = threading.Lock(), False
+
+    def __call__(self, _event: object = None) -> None:
+        """Wake the waiter: a contender serves as the engine's callback."""
+        self.wake()
 
     def ask(self, *, queue: bool) -> Outcome:
-        contender = self._contender
-        with contender.mutex:
-            if contender.left:
-                raise LockError(f"the waiter in the queue of {contender.key!r} was given up")
-            return self._backend.enqueue(contender, queue=queue)
+        with self._mutex:
+            if self._left:
+                raise LockError(f"the waiter in the queue of {self.key!r} was given up")
+            return self._backend.enqueue(self, queue=queue)
 
     def give_up(self) -> None:
-        """Cancel the contender; an entry whose end isn't heard outlives a break of the connection, and would
-        have its turn.
+        """Take its entry away, whether it waits or holds; one whose end isn't heard outlives a break of the
+        connection, and would have its turn.
         """
-        with self._contender.mutex:
-            self._contender.left = True
+        with self._mutex:
+            self._left = True
             try:
-                self._backend.dequeue(self._contender)
+                self._backend.release(self.key, self.owner)
             except LockError:
                 self.unsettled = True
 
     def pause(self) -> float:
-        return self._backend.poll_interval(self._contender)
+        return self._backend.poll_interval(self)
 
 
-class QueueThreadWaiter(QueueSteps, WokenThread):
+class QueueThreadWaiter(Contender, WokenThread):
     """A thread in the queue."""
 
 
-class QueueTaskWaiter(QueueSteps, WokenTask):
+class QueueTaskWaiter(Contender, WokenTask):
     """A task in the queue."""

@@ -1,46 +1,29 @@
-"""What the servers of an ensemble say about themselves, and what of that endangers locks."""
+"""What the servers of an ensemble say about themselves, by ZooKeeper's four-letter words."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from typing import Final
 
-from django.core.checks import CheckMessage, Error, Warning
+from django.core.checks import CheckMessage
 
-from locking.exceptions import BackendUnavailable
+from locking.backends.queue.diagnosis import Status, judge
 
-FLOOR: Final = (3, 5)
+FLOOR: Final = "3.5"
 """The oldest version with the requests that the locks use (create with figures)."""
 
 
 def examine(hosts: str, alias: str, timeout: float) -> list[CheckMessage]:
-    """Ask each server of `alias` by the four-letter word `srvr`.
-
-    Raises:
-        BackendUnavailable: none answers.
-    """
-    statuses = {host: four_letters(host, b"srvr", timeout) for host in hosts.split(",")}
-    if not any(statuses.values()):
-        raise BackendUnavailable(f"no ZooKeeper server answers at {hosts}")
-    return list(_judge({host: answer or "" for host, answer in statuses.items()}, alias))
-
-
-def _judge(statuses: dict[str, str], alias: str) -> Iterator[CheckMessage]:
-    if silent := [host for host, answer in statuses.items() if not answer]:
-        text = f"{len(silent)} ZooKeeper servers of LOCKING[{alias!r}] don't answer: {', '.join(silent)}."
-        hint = "Start them: an ensemble stops when more than half are gone."
-        yield Warning(text, hint=hint, id="locking.W103")
-    if lost := [host for host, answer in statuses.items() if "not currently serving" in answer]:
-        text = f"ZooKeeper at {', '.join(lost)} (LOCKING[{alias!r}]) is running without a quorum."
-        yield Error(text, hint="Start the other servers of the ensemble.", id="locking.E103")
-    elif any(_field(answer, "Mode") == "standalone" for answer in statuses.values()):
-        text = f"ZooKeeper of LOCKING[{alias!r}] has a single server: if it fails, no other takes over."
-        yield Warning(text, hint="Run an ensemble of three or five servers.", id="locking.W102")
-    if old := [version for answer in statuses.values() if (version := _version(answer)) and version < FLOOR]:
-        oldest = ".".join(map(str, min(old)))
-        text = f"A ZooKeeper server of LOCKING[{alias!r}] has version {oldest}, older than 3.5."
-        yield Error(text, hint="Upgrade the server: it lacks requests that the locks use.", id="locking.E102")
+    """Ask each server of `alias`; BackendUnavailable: none answers."""
+    answers = {host: four_letters(host, b"srvr", timeout) for host in hosts.split(",")}
+    statuses = {
+        host: Status(_field(answer, "Zookeeper version"), "not currently serving" not in answer)
+        if answer
+        else None
+        for host, answer in answers.items()
+    }
+    alone = any(_field(answer or "", "Mode") == "standalone" for answer in answers.values())
+    return list(judge("ZooKeeper", alias, FLOOR, statuses, alone=alone))
 
 
 def four_letters(host: str, word: bytes, timeout: float) -> str | None:
@@ -52,11 +35,6 @@ def four_letters(host: str, word: bytes, timeout: float) -> str | None:
             return b"".join(iter(lambda: connection.recv(4096), b"")).decode(errors="replace")
     except (OSError, ValueError):
         return None
-
-
-def _version(answer: str) -> tuple[int, ...]:
-    numbers = _field(answer, "Zookeeper version").split("-")[0].split(".")[:2]
-    return tuple(int(number) for number in numbers if number.isdigit())
 
 
 def _field(answer: str, name: str) -> str:

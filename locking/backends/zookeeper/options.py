@@ -11,14 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from locking.backends.options import (
-    misplaced,
-    own_number,
-    own_pair,
-    own_text,
-    readable_file,
-    refuse_unknown,
-)
+from locking.backends.options import misplaced, own_number, own_pair, own_text, readable_file, refuse_unknown
 from locking.conf import AliasSettings
 
 ROOT: Final = "/locks"
@@ -40,12 +33,15 @@ def read_options(settings: AliasSettings) -> tuple[float, float, dict[str, Any]]
             `use_ssl`.
     """
     refuse_unknown(settings, KNOWN)
-    _check_sasl(settings)
-    seconds = {"session_timeout": SESSION_TIMEOUT, "timeout": TIMEOUT}
-    session_timeout, timeout = (
-        own_number(settings, settings.options.get(name, default), name) for name, default in seconds.items()
-    )
-    others = {name: value for name, value in settings.options.items() if name not in OWN}
+    given = settings.options
+    session_timeout = own_number(settings, given.get("session_timeout", SESSION_TIMEOUT), "session_timeout")
+    timeout = own_number(settings, given.get("timeout", TIMEOUT), "timeout")
+    sasl = given.get("sasl_options")
+    if sasl is not None and not (isinstance(sasl, Mapping) and "mechanism" in sasl):
+        raise misplaced(settings, "sasl_options", "must be a dict with a 'mechanism', such as DIGEST-MD5")
+    if sasl is not None and find_spec("puresasl") is None:
+        raise misplaced(settings, "sasl_options", "needs kazoo's SASL: pip install 'kazoo[sasl]'")
+    others = {name: value for name, value in given.items() if name not in OWN}
     return session_timeout, timeout, {**others, **_tls(settings), **_login(settings)}
 
 
@@ -77,20 +73,13 @@ def _tls(settings: AliasSettings) -> dict[str, Any]:
         return {}
     own_pair(settings, "certfile", "keyfile")
     verified = settings.options.get("verify_certs", True)
-    files: dict[str, Any] = {name: readable_file(settings, name) for name in FILES if name in given}
-    if settings.options.get("check_hostname", verified) and not verified:
+    compared = settings.options.get("check_hostname", verified)
+    if compared and not verified:
         raise misplaced(settings, "check_hostname", "needs 'verify_certs': True")
-    return {"check_hostname": settings.options.get("check_hostname", verified), **files}
-
-
-def _check_sasl(settings: AliasSettings) -> None:
-    sasl = settings.options.get("sasl_options")
-    if sasl is None:
-        return
-    if not isinstance(sasl, Mapping) or "mechanism" not in sasl:
-        raise misplaced(settings, "sasl_options", "must be a dict with a 'mechanism', such as DIGEST-MD5")
-    if find_spec("puresasl") is None:
-        raise misplaced(settings, "sasl_options", "needs kazoo's SASL: pip install 'kazoo[sasl]'")
+    return {
+        "check_hostname": compared,
+        **{name: readable_file(settings, name) for name in FILES if name in given},
+    }
 
 
 def read_location(settings: AliasSettings) -> tuple[str, str]:

@@ -8,25 +8,15 @@ question that was answered: the rest is room for a follower that passes on late 
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from operator import methodcaller
 from typing import Any, Final, TypeVar
 
+from kazoo import exceptions as errors
 from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    ConnectionClosedError,
-    ConnectionLoss,
-    KazooException,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
-    OperationTimeoutError,
-    SessionExpiredError,
-    SessionMovedError,
-)
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KeeperState
@@ -50,14 +40,13 @@ RECONNECT_PAUSE: Final = 0.5
 an hour.
 """
 
-ANSWERS: Final = (NoNodeError, NodeExistsError, NotEmptyError)
+ANSWERS: Final = (errors.NoNodeError, errors.NodeExistsError, errors.NotEmptyError)
 """Errors that are answers; `ask` returns them."""
 
 DROPPED: Final = (
-    ConnectionLoss, ConnectionClosedError, SessionExpiredError, SessionMovedError, OperationTimeoutError
+    errors.ConnectionLoss, errors.ConnectionClosedError, errors.SessionExpiredError, errors.SessionMovedError,
+    errors.OperationTimeoutError,
 )  # fmt: skip
-
-logger = logging.getLogger(__name__)
 
 LOOK_AGAIN: Final = 0.5
 """Seconds after which who waits for a connection looks whether kazoo has given up, and starts again."""
@@ -100,12 +89,6 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         self.stop()
         self.close()
 
-    def discard(self) -> None:
-        """Free what a start that failed has begun."""
-        self.handler._running = True  # one of its two threads may run: kazoo would pass over it
-        self.handler.stop()
-        self.close()
-
 
 class Session:
     """A kazoo client that starts at its first use, and again in a forked child or after it has given up.
@@ -127,7 +110,9 @@ class Session:
         # kazoo gives each server it knows its share of the session to answer a connect. A single one that
         # never does, as may happen while it starts, would cost the session and all its holds: hence thrice.
         known = ",".join([hosts] * 3) if self.alone else hosts
-        retry = _reconnecting(options.get("handler"))
+        # A lost connection is looked for without end, by the handler's own sleep, as kazoo insists.
+        sleep = (options.get("handler") or SequentialThreadingHandler).sleep_func
+        retry = {"max_tries": -1, "max_delay": RECONNECT_PAUSE, "sleep_func": sleep}
         own = {"hosts": known, "timeout": session_timeout, "connection_retry": retry}
         self._arguments: dict[str, Any] = {**own, **options}
         self.reset()
@@ -152,26 +137,22 @@ class Session:
         return client
 
     def _current(self) -> Client:
+        """Return the client, connected or not; start one if there is none, or the last has given up."""
         with self._starting:
             if self._client is not None and self._client.has_given_up:
                 former, self._client = self._client, None
                 former.end()
             if self._client is None:
-                self._client = self._started()
+                made = Client(**self._arguments)
+                try:
+                    made.start_async()
+                except (OSError, *CANNOT_START) as error:  # no descriptor or thread is left, for the moment
+                    made.handler._running = True  # one of its two threads may run: kazoo would pass over it
+                    made.handler.stop()
+                    made.close()
+                    raise BackendUnavailable(f"{self._which} can't be asked: {error}") from error
+                self._client = made
             return self._client
-
-    def _started(self) -> Client:
-        made = Client(**self._arguments)
-        try:
-            made.start_async()
-        except (OSError, *CANNOT_START) as error:  # no descriptor or thread is left; another time there is
-            made.discard()
-            raise BackendUnavailable(f"{self._which} can't be asked: {error}") from error
-        return made
-
-    @property
-    def _which(self) -> str:
-        return f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}])"
 
     def stop(self) -> None:
         """End the session, and with it everything that it holds."""
@@ -186,6 +167,10 @@ class Session:
         return client is not None and bool(client.connected)
 
     # asking
+
+    @property
+    def _which(self) -> str:
+        return f"ZooKeeper at {self.hosts} (LOCKING[{self.alias!r}])"
 
     def patiently(self, step: Callable[[], T]) -> T:
         """Return what `step` returns; repeat it when the connection was lost meanwhile, for a while.
@@ -206,28 +191,22 @@ class Session:
         Raises:
             Dropped: the connection was lost; BackendUnavailable: no answer; BackendError: a refusal.
         """
-        client = self.client()
+        client, answers = self.client(), list[Any]()
         try:
             pending = [send(client) for send in requests]
+            until = now() + self.timeout
+            for result in pending:
+                try:
+                    answers.append(result.get(timeout=max(0.001, until - now())))
+                except ANSWERS as answer:
+                    answers.append(answer)
         except DROPPED as error:
-            raise self._dropped(error) from error
-        until = now() + self.timeout
-        return [self._answer(result, until) for result in pending]
-
-    def _answer(self, result: Any, until: float) -> Any:
-        try:
-            return result.get(timeout=max(0.001, until - now()))
-        except ANSWERS as answer:
-            return answer
-        except DROPPED as error:
-            raise self._dropped(error) from error
+            raise Dropped(f"{self._which}: {type(error).__name__} during a request") from error
         except KazooTimeoutError as error:
             raise BackendUnavailable(f"{self._which} didn't answer within {self.timeout:g} s") from error
-        except KazooException as error:
+        except errors.KazooException as error:
             raise BackendError(f"{self._which} refused: {type(error).__name__} {error}") from error
-
-    def _dropped(self, error: Exception) -> Dropped:
-        return Dropped(f"{self._which}: {type(error).__name__} during a request")
+        return answers
 
     def ask_patiently(self, *requests: Request) -> list[Any]:
         """`ask`, repeated when the connection was lost; for requests that may be repeated."""
@@ -279,24 +258,17 @@ class Session:
         client, session, sent = self._client, self.number, now()
         if client is None or not session:
             return
-        try:
-            client.sync_async("/").rawlink(lambda result: self._heard(result, session, sent))
-        except KazooException:
-            logger.debug("the session with %s has no connection", self.hosts)
 
-    def _heard(self, result: Any, session: int, sent: float) -> None:
-        if result.successful():
-            self.confirm(session, sent)
+        def heard(result: Any) -> None:
+            if result.successful():
+                self.confirm(session, sent)
+
+        with suppress(errors.KazooException):  # there is no connection
+            client.sync_async("/").rawlink(heard)
 
     def pause(self) -> float:
         """Return the seconds between two beats."""
         return self._length() / BEATS
-
-
-def _reconnecting(handler: Any) -> dict[str, Any]:
-    """Return how to look for a lost connection: without end, by the handler's own sleep, as kazoo insists."""
-    sleep = (handler or SequentialThreadingHandler).sleep_func
-    return {"max_tries": -1, "max_delay": RECONNECT_PAUSE, "sleep_func": sleep}
 
 
 def request(verb: str, *arguments: Any, **options: Any) -> Request:

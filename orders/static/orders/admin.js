@@ -4,7 +4,8 @@
 // scrolls sideways can't be reached by keyboard.
 
 const picture = document.querySelector("label[for=searchbar] img");
-picture?.replaceWith(picture.alt);
+const { value } = document.querySelector("#changelist-search [type=submit]") ?? { value: "" };
+picture?.replaceWith(value || picture.alt); // the picture's words are English in every language
 
 document.querySelectorAll("thead th").forEach((head) => {
   if (head.textContent.trim() || head.querySelector("input")) return;

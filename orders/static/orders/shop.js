@@ -191,7 +191,7 @@ async function show(answer, order) {
 
 function ordered(order) {
   const items = order.lines.map((line) => `${line.quantity} × ${line.sku}`).join(", ");
-  return ["ordered", interpolate(gettext("Ordered for %s"), [money(order.total, order.currency)]), [items, order.strategy]];
+  return ["ordered", interpolate(gettext("Ordered for %s"), [money(order.total, order.currency)]), [interpolate(gettext("Order %s"), [order.number]), items, order.strategy]];
 }
 
 function refused(answer, problem, order) {

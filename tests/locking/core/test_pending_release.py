@@ -1,5 +1,6 @@
 """Pending releases are released, by a thread that delays no renewal."""
 
+import asyncio
 import threading
 from functools import partial
 from unittest import mock
@@ -251,3 +252,36 @@ def test_the_release_of_a_given_owner_is_not_retried(monkeypatch):
     monkeypatch.setattr(release_retrier, "schedule", schedule)
     release_unanswered(monkeypatch, lambda lock: lock.act_as(new_owner()))
     schedule.assert_not_called()
+
+
+async def cancel_during_release(monkeypatch):
+    """Cancel a task whose release is under way, and is never answered there."""
+    begun = asyncio.Event()
+
+    async def hang(key, owner):
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def hold():
+        async with get_lock("a", ttl=600):
+            pass
+
+    monkeypatch.setattr(locks["default"], "arelease", hang)
+    task = asyncio.create_task(hold())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_release_that_is_cancelled_is_retried(monkeypatch):
+    """A task that is cancelled while it releases leaves no lock taken for the rest of its lease."""
+    await cancel_during_release(monkeypatch)
+    await asyncio.to_thread(until, lambda: locks["default"].holder("a") is None, PATIENCE)
+
+
+async def test_without_the_retry_a_cancelled_release_leaves_the_lock_taken(monkeypatch):
+    """The mutant of the test above."""
+    monkeypatch.setattr(release_retrier, "schedule", mock.Mock())
+    await cancel_during_release(monkeypatch)
+    assert locks["default"].holder("a") is not None

@@ -2,19 +2,19 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 import requests
 from django.db import OperationalError
 from django.test.utils import override_settings
-from etcd3gw.exceptions import ConnectionFailedError, ConnectionTimeoutError, Etcd3Exception
 from kazoo.exceptions import NoNodeError
 from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 
 from locking.backends.etcd import EtcdBackend
-from locking.backends.etcd.client import Client
+from locking.backends.etcd.client import NOT_FOUND, Client, Refused
 from locking.backends.lease_expirer import LeaseExpirer, LocalLease
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from locking.backends.zookeeper.session import Dropped, Session
@@ -33,22 +33,20 @@ MEMBERS = ["http://one:1", "http://two:1"]
 
 
 def lost_reply():
-    """What etcd3gw raises when a member does not answer in time."""
-    return ConnectionTimeoutError()
+    """What requests raises when a member does not answer in time."""
+    return requests.ReadTimeout()
 
 
 def refused_connection():
-    """What etcd3gw raises when no member listens at the address."""
-    error = ConnectionFailedError()
-    error.__cause__ = requests.ConnectionError(
+    """What requests raises when no member listens at the address."""
+    return requests.ConnectionError(
         MaxRetryError(HTTPConnectionPool("one"), "/", NewConnectionError(HTTPConnection("one"), "refused"))
     )
-    return error
 
 
 def not_found():
     """What a member says of a lease that it does not know."""
-    return Etcd3Exception(detail_text='{"code": 5, "error": "requested lease not found"}')
+    return Refused("a member", "requested lease not found", NOT_FOUND)
 
 
 @pytest.fixture
@@ -57,7 +55,7 @@ def members(monkeypatch):
     said: list[Exception] = []
     leases = Client("a", MEMBERS, 3.0, {})
 
-    def post(member, path, body):
+    def post(url, path, body):
         raise said.pop(0)
 
     # Of this client only: a release that an earlier test left to be repeated must not take its answers.
@@ -116,29 +114,35 @@ class Cluster:
         return True
 
 
-class Unlocked:
-    """A mutex that lets every thread pass."""
+class Counted:
+    """A mutex that counts who wants it."""
 
-    def locked(self):
-        """Say no."""
-        return False
+    def __init__(self, mutex):
+        self._mutex, self.wanted = mutex, 0
 
     def __enter__(self):
-        """Pass."""
+        self.wanted += 1
+        self._mutex.__enter__()
 
     def __exit__(self, *error):
-        """Pass."""
+        self._mutex.__exit__(*error)
 
 
-def extended_twice(hold, monkeypatch):
+def extended_twice(mutex, monkeypatch):
     """Extend one hold from two threads, the second beginning while the first puts another lease there."""
     backend, cluster = EtcdBackend(read_alias("a", {"LOCATION": MEMBERS})), Cluster()
+    hold = LocalLease("n", 1, now() + 10, session=1, length=10)
+    monkeypatch.setattr(hold, "mutex", turns := Counted(mutex))
     backend._holds.add("k", "o", hold)
-    rewritten = threading.Event()
+    is_asked, rewritten = threading.Event(), threading.Event()
 
     def grant(lease, ttl):
         cluster.alive.add(lease)
-        until(lambda: hold.prolonging == 2 and (hold.mutex.locked() or cluster.renewals == 2), PATIENCE)
+        is_asked.set()
+        until(
+            lambda: turns.wanted == 2 and (not isinstance(mutex, nullcontext) or cluster.renewals == 2),
+            PATIENCE,
+        )
 
     def rewrite(hold, owner, ttl, lease):
         if lease == 1:
@@ -152,7 +156,7 @@ def extended_twice(hold, monkeypatch):
     monkeypatch.setattr(backend, "_rewritten", rewrite)
     with ThreadPoolExecutor(2) as pool:
         longer = pool.submit(backend.extend, "k", "o", 60.0)
-        until(lambda: hold.prolonging == 1, PATIENCE)
+        assert is_asked.wait(PATIENCE)
         shorter = pool.submit(backend.extend, "k", "o", 5.0)
         longer.result(PATIENCE)
         shorter.result(PATIENCE)
@@ -162,15 +166,13 @@ def extended_twice(hold, monkeypatch):
 
 def test_extensions_of_one_etcd_hold_leave_the_key_in_place(monkeypatch):
     """Two extensions at once, one of which needs a longer lease, leave the key bound to a living lease."""
-    cluster = extended_twice(LocalLease("n", 1, now() + 10, session=1, length=10), monkeypatch)
+    cluster = extended_twice(threading.Lock(), monkeypatch)
     assert cluster.bound_to in cluster.alive
 
 
 def test_without_turns_the_key_of_an_etcd_hold_is_deleted(monkeypatch):
     """The mutant of the test above: the key is bound to a lease that was revoked, or gone."""
-    hold = LocalLease("n", 1, now() + 10, session=1, length=10)
-    monkeypatch.setattr(hold, "mutex", Unlocked())
-    cluster = extended_twice(hold, monkeypatch)
+    cluster = extended_twice(nullcontext(), monkeypatch)
     assert cluster.bound_to not in cluster.alive
 
 
@@ -186,7 +188,7 @@ def test_of_overlapping_extensions_a_hold_keeps_the_longest():
         return True
 
     for ttl in (100.0, 30.0):
-        assert holds.extend("k", "o", ttl, ask)
+        assert holds.extend("k", "o", ttl, ask, exactly=False)
         assert hold.deadline > now() + 90
     assert holds.extend("k", "o", 30.0, ask, exactly=True)
     assert hold.deadline < now() + 31

@@ -343,6 +343,16 @@ def test_an_exact_name_is_found_beyond_what_a_search_looks_at(beyond_the_search)
     assert len(held_locks(search="order:").rows) == 2
 
 
+def test_an_exact_name_comes_first_and_once(each_backend):
+    """Older locks whose names have the text, too, come after it."""
+    leases = [get_lock(name).acquire() for name in ("order:30", "order:3", "order:31")]
+    page = held_locks(search="order:3")
+    assert sorted(row.name for row in page.rows) == ["order:3", "order:30", "order:31"]
+    assert (page.rows[0].name, page.total, page.searched_all) == ("order:3", 3, True)
+    for lease in leases:
+        lease.release()
+
+
 def test_a_page_that_lacks_a_backend_is_not_complete(backend_down):
     """What isn't known isn't said to be nothing."""
     page = held_locks("down")

@@ -255,7 +255,7 @@ def test_there_are_four_kinds_of_thread():
     names = {name for path in package.rglob("*.py") for name in started.findall(path.read_text())}
     assert {name.rstrip("-") for name in names if not name.startswith(KINDS)} == set()
     assert {kind for kind in KINDS if any(name.startswith(kind) for name in names)} == set(KINDS)
-    page = (package.parent / "docs/library/explanation/threads.md").read_text()
+    page = (package.parent / "docs/contributing/threads.md").read_text()
     assert tuple(re.findall(r"^\| `(locking-\w+)` \|", page, re.MULTILINE)) == KINDS
 
 

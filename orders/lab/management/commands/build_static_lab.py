@@ -16,6 +16,7 @@ from django.utils import translation
 from django.views.i18n import JavaScriptCatalog
 
 from orders.lab.management.commands.record_races import RECORDING
+from orders.lab.management.commands.record_steps import STEPS
 from orders.lab.pages.sources import source
 from orders.lab.pages.texts import strategies
 
@@ -57,7 +58,13 @@ def _write(folder: Path, language: str) -> None:
     (folder / f"texts-{language}.js").write_bytes(catalog.content)
     pages = [(code, name, _page(code)) for code, name in settings.LANGUAGES]
     shown = strategies()
-    context = {"language": language, "pages": pages, "strategies": shown, "static_lab": True}
+    context = {
+        "language": language,
+        "pages": pages,
+        "strategies": shown,
+        "recorded": [one for one in shown if (STEPS / f"{one.name}.json").exists()],
+        "static_lab": True,
+    }
     (folder / _page(language)).write_text(render_to_string("lab/static.html", context))
     sources = folder / "sources" / language
     sources.mkdir(parents=True, exist_ok=True)

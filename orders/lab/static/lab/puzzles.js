@@ -42,7 +42,7 @@ export const PUZZLES = () => [
     program: "stock = 2\nnever again > 0\n\nread stock as seen\ncheck seen > 0\nupdate stock = seen - 1 if stock = seen else again\nsell",
     hint: gettext("Let both read; the second one to write finds another value than it has read."),
     incident: gettext("Nasdaq, Facebook's first day in 2012: each time the opening price had been computed, an order had changed meanwhile, so it was computed again, for 25 minutes. The fine was 10 million dollars."),
-    link: "https://www.sec.gov/litigation/admin/2013/34-69655.pdf",
+    link: "https://www.sec.gov/files/litigation/admin/2013/34-69655.pdf",
   },
   {
     text: gettext("Make both wait for each other."), goal: "circle", strategy: "unsorted_locks",

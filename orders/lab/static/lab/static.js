@@ -5,7 +5,9 @@ import { CodePane } from "./code.js";
 import { byId, make } from "./dom.js";
 import { fillIn, whenChosen } from "./matrix.js";
 import * as own from "./own.js";
+import * as replay from "./replay.js";
 import { Stage } from "./stage.js";
+import * as steps from "./steps.js";
 
 const code = new CodePane(byId("race-code"));
 const stage = new Stage((panel) => code.name === panel.race.strategy && code.light(panel.standing()));
@@ -22,7 +24,9 @@ document.documentElement.classList.toggle("embed", new URLSearchParams(location.
 // The other language shows the same puzzle.
 document.querySelectorAll("[data-language]").forEach((link) => link.addEventListener("click", () => { link.search = location.search; }));
 
-own.listen();
+const select = byId("recorded");
+steps.listen(() => select.value, (name) => [...select.options].find((one) => one.value === name)?.dataset.fix ?? name, replay);
+own.listen(steps.open);
 const { parameters, races } = await recording();
 races.forEach((race) => fillIn(race, true));
 whenChosen(showCode);

@@ -1,6 +1,6 @@
 // Step by step: two buyers and the last piece, as numbered puzzles.
 
-import { Refused, follow, say, source, startSteps } from "./api.js";
+import * as api from "./api.js";
 import { CodePane } from "./code.js";
 import { byId, fill, make } from "./dom.js";
 import { PUZZLES, markSolved, tellPuzzle } from "./puzzles.js";
@@ -27,10 +27,13 @@ let presses = []; // since the buyers began, for undo
 let coming = []; // that are to be pressed again
 let seen = null;
 let fixOf = (name) => name;
+let sessions = api; // who starts a session, tells of it, and hears what is pressed
 let circle = null; // the verdict on a ring that has closed since the buyers began
 
-export function listen(chosen, fix) {
+/** Set up the section; `recorded` answers in place of a server. */
+export function listen(chosen, fix, recorded = api) {
   fixOf = fix;
+  sessions = recorded;
   byId("begin").addEventListener("click", () => begin(chosen()));
   byId("undo").addEventListener("click", undo);
   document.querySelectorAll("[data-next]").forEach((button) => button.addEventListener("click", () => next(button.dataset.next)));
@@ -41,7 +44,7 @@ export function listen(chosen, fix) {
     if (key === "u") undo();
   });
   // A session whose visitor has gone would block others until it notices.
-  addEventListener("pagehide", () => { if (current && !over) say(current, "stop").catch(() => {}); });
+  addEventListener("pagehide", () => { if (current && !over) sessions.say(current, "stop").catch(() => {}); });
 }
 
 /** Begin a puzzle of a real strategy; one of the model isn't played here. */
@@ -72,15 +75,15 @@ export async function begin(name, again = []) {
   byId("step-strategy").textContent = name;
   await Promise.all(BUYERS.map((buyer) => panes[buyer].show(name)));
   try {
-    if (before) await say(before, "stop").catch(() => {});
-    const { id } = await startSteps({ strategy: name });
-    if (mine !== begun) return say(id, "stop").catch(() => {});
+    if (before) await sessions.say(before, "stop").catch(() => {});
+    const { id } = await sessions.startSteps({ strategy: name });
+    if (mine !== begun) return sessions.say(id, "stop").catch(() => {});
     current = id;
     byId("begin").textContent = gettext("Begin again");
     ready(byId("begin"), true);
-    for await (const event of follow(id)) if (id === current) hear(event);
+    for await (const event of sessions.follow(id)) if (id === current) hear(event);
   } catch (problem) {
-    if (mine === begun) tell("bad", problem instanceof Refused ? problem.message : gettext("The lab doesn't answer."));
+    if (mine === begun) tell("bad", problem instanceof api.Refused ? problem.message : gettext("The lab doesn't answer."));
   }
   if (mine === begun) ready(byId("begin"), true);
 }
@@ -95,7 +98,7 @@ async function next(name) {
   ready(button, false);
   presses.push(name);
   ready(byId("undo"), true);
-  await say(current, name).catch((problem) => tell("bad", problem.message));
+  await sessions.say(current, name).catch((problem) => tell("bad", problem.message));
 }
 
 // A step can't be taken back in a database, so the session is begun again and led to the step before.
@@ -151,9 +154,9 @@ function showRing(state) {
 
 function showTile(state) {
   const many = state.products.length > 1;
-  const others = state.products.slice(1).map(({ left }, at) => [make("span", { className: "tile-label", textContent: PRODUCTS()[at + 1] }), " ", make("strong", { textContent: left })]);
+  const others = state.products.slice(1).map(({ left }, at) => make("span", { className: "tile-other" }, make("span", { className: "tile-label", textContent: PRODUCTS()[at + 1] }), " ", make("strong", { textContent: left })));
   byId("tile-name").textContent = many ? PRODUCTS()[0] : gettext("stock");
-  byId("tile-others").replaceChildren(...others.flat());
+  byId("tile-others").replaceChildren(...others);
   byId("tile-stock").textContent = state.left;
   byId("tile").classList.toggle("bad", state.sold > state.initial);
   byId("totals").textContent = figures(state.sold, state.initial, state.left).join(" · ");
@@ -187,7 +190,7 @@ async function judge(state) {
   if (answers.includes("home")) return;
   const fix = fixOf(name);
   if (state.sold > state.initial) return tell("won", gettext("You did it: the last piece is sold twice."), "", fix === name ? "" : fix);
-  const { sound, verdict } = await source(name);
+  const { sound, verdict } = await api.source(name);
   if (name !== strategy) return;
   if (state.products.length > 1) return tell(sound ? "kept" : "", sound ? gettext("Sold once, and no ring can close: both lock in the same order.") : gettext("Sold once, without a deadlock. Let each lock its first product before either goes on to its second."), sound ? verdict : "");
   if (!sound) tell("", gettext("Sold once. This strategy can be broken: let both read before either writes."));

@@ -48,7 +48,6 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch):
     """Three members that elect."""
-    pytest.importorskip("etcd3gw")
     made = Cluster(monkeypatch)
     yield made
     made.forget()
@@ -97,7 +96,6 @@ def test_the_watchdog_asks_once(cluster):
 
 def test_a_single_server_has_no_election(monkeypatch):
     """One server that doesn't answer is an outage, reported after its time-out."""
-    pytest.importorskip("etcd3gw")
     alone = Cluster(monkeypatch, THREE[0])
     alone.hold(60)
     alone.without_leader = 1

@@ -2,18 +2,18 @@
 
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from django.test.utils import override_settings
 
-from locking.backends.base import Grant
+from locking.backends.base import Busy, Grant
 from locking.backends.etcd import watches
 from locking.backends.etcd.client import NOT_FOUND, Client, Refused
 from locking.backends.etcd.watches import WatchManager
 from locking.backends.lease_expirer import LocalLease
-from locking.backends.queue.backend import Contender
 from locking.core.handler import locks
 from locking.testing.contract.base import begin, until
 from locking.utils.clock import now
@@ -76,7 +76,6 @@ class Counted:
 @pytest.fixture
 def server(monkeypatch):
     """A hold of 10 s on a server of the test's own."""
-    pytest.importorskip("etcd3gw")
     made = Server()
     entry = {"BACKEND": "locking.backends.etcd.EtcdBackend", "LOCATION": ["http://127.0.0.1:1"]}
     with override_settings(LOCKING={"default": entry}):
@@ -112,9 +111,16 @@ def test_a_release_that_does_not_wait_for_an_extension_is_found_out(server):
     assert server.is_locked
 
 
+class Waiter:
+    """What a watch wakes."""
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self.wake = wake
+
+
 def register(manager, woken, name, revision):
     """Have a waiter watch, which has read the queue at this revision."""
-    contender = Contender("key", name, 30.0, wake=lambda: woken.append(name))
+    contender: Any = Waiter(lambda: woken.append(name))
     manager.register("locks/key/", contender, frozenset({NODE}), revision)
 
 
@@ -153,7 +159,7 @@ def test_a_watch_that_says_nothing_wakes_its_waiters_after_a_while(monkeypatch, 
     with socket.create_server(("127.0.0.1", 0)) as door:
         client = Client("a", [f"http://127.0.0.1:{door.getsockname()[1]}"], PATIENCE, {})
         manager, woken = WatchManager(client), threading.Event()
-        contender = Contender("key", "owner", 30.0, wake=woken.set)
+        contender: Any = Waiter(woken.set)
         manager.register("locks/key/", contender, frozenset({NODE}), 1)
         with door.accept()[0] as member:
             member.sendall(answer)
@@ -213,19 +219,20 @@ class Answered(Refused):
     """An error as answer."""
 
     def __init__(self, text: str, code: int | None = None) -> None:
-        self.code, self.text, self.repeated = code, text, False
+        self.code, self.text = code, text
 
 
 @pytest.fixture
 def two_processes(monkeypatch):
     """The backends of two processes on one server, and the server."""
-    pytest.importorskip("etcd3gw")
     entry, server, made = {"BACKEND": "locking.backends.etcd.EtcdBackend"}, Keys(), list[Any]()
     for port in (1, 2):
         with override_settings(LOCKING={"default": {**entry, "LOCATION": [f"http://127.0.0.1:{port}"]}}):
             made.append(locks["default"])
         monkeypatch.setattr(made[-1]._client, "ask", server.ask)
-    return (*made, server)
+    yield (*made, server)
+    for backend in made:
+        backend._holds.reset()  # or their ends are sent without end to servers that aren't there
 
 
 def acquire_twice(queued, running):
@@ -260,10 +267,31 @@ def test_the_process_that_was_first_releases_what_the_second_has(two_processes):
     assert not queued.release("key", "owner")
 
 
+def test_a_waiter_renews_its_lease_before_its_last_look_at_the_queue(two_processes, monkeypatch):
+    """A lease that is about to end, and isn't renewed, would be granted for longer than it lasts."""
+    holder, backend, server = two_processes
+    monkeypatch.setattr(backend._watches, "register", lambda *watched: None)
+    holder.try_acquire("key", "owner", 5.0)
+    waiter, paths = backend.waiter("key", "waiter", 5.0), list[str]()
+    assert isinstance(waiter.try_acquire(queue=True), Busy)
+    holder.release("key", "owner")
+
+    def ask(path, **body):
+        paths.append(path)
+        return server.ask(path, **body)
+
+    monkeypatch.setattr(backend._client, "ask", ask)
+    assert isinstance(waiter.try_acquire(queue=False), Grant)
+    assert paths == ["/lease/keepalive", "/kv/range"]
+    waiter.leave()
+
+
 def test_a_lease_that_two_processes_share_is_found_out(two_processes, monkeypatch):
     """The mutant takes the key as it is: its lease is too short, and the first process ends it."""
     queued, running, server = two_processes
-    monkeypatch.setattr(running, "_taken_over", lambda contender, mine: running._line(contender.key))
+    monkeypatch.setattr(
+        running, "_adopt", lambda contender, mine: LocalLease(mine.node, mine.order, 0.0, mine.lease)
+    )
     acquire_twice(queued, running)
     assert server.under_the_key() == [5]
     queued._end("key", queued._holds.get("key", "owner"))

@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from locking import LockError, get_lock
-from locking.backends.redis import transport
 from locking.backends.redis.index import Index
 from locking.backends.redis.kinds import Ordinary
-from locking.backends.redis.protocol import NotReplicated, Sleep
+from locking.backends.redis.protocol import NotReplicated
 from locking.backends.redlock import RedlockBackend
 from locking.core.breaker import breaker
 from locking.core.handler import locks
@@ -127,7 +126,6 @@ class Play:
     def __init__(self, engine: str, owner: str, settings: Any, patch: pytest.MonkeyPatch) -> None:
         self.engine, self.owner, self.world = ENGINES[engine], owner, World()
         patch.setattr("locking.utils.clock._read", lambda: self.world.clock.now)
-        patch.setitem(transport.PERFORM, Sleep, lambda seconds: self.world.clock.sleep(seconds))
         patch.setattr("locking.core.lock.watchdogs", SimpleNamespace(watch=lambda lease: None))
         patch.setattr("locking.core.lock.release_retrier", SimpleNamespace(schedule=self._pend))
         patch.setattr("locking.backends.redis.backend.servers_of", self._servers_of)

@@ -140,8 +140,7 @@ def test_etcd_s_token_is_replaced_when_a_member_forgets_it(etcd, etcd_options):
 def test_a_login_carries_no_token(etcd, etcd_options):
     """etcd refuses a request with a token that it doesn't know, a login too."""
     with lock_on(ETCD, etcd.location, **etcd_options), get_lock("a", ttl=60) as lease:
-        for member in cast(Any, locks["default"])._client._members.values():
-            member.session.headers["Authorization"] = "forgotten.1"
+        cast(Any, locks["default"])._client.session.headers["Authorization"] = "forgotten.1"
         lease.extend(60)
 
 

@@ -247,14 +247,18 @@ def etcdctl_lock(settings, name):
 @needs_etcd
 def test_a_watch_that_breaks_wakes_its_waiters(on_etcd, monkeypatch):
     """A waiter whose stream ended asks again, and starts a new watch."""
+    monkeypatch.setattr("locking.backends.etcd.watches.QUIET", 0.2)
     backend: Any = locks["default"]
     with counted_waiters(backend) as waiters:
         with get_lock("a", ttl=60):
             waiter = begin(get_lock("a", ttl=60, wait=60).acquire)
             until(waiters.number, PATIENCE)
             until(lambda: backend._watches._watches, PATIENCE)
-            backend._watches.close()
-            until(lambda: backend._watches._watches, PATIENCE)
+            (first,) = backend._watches._watches.values()
+            until(
+                lambda: first not in backend._watches._watches.values() and backend._watches._watches,
+                PATIENCE,
+            )
             assert not waiter.done()
         waiter.result(timeout=PATIENCE).release()
 
