@@ -1,13 +1,16 @@
 """Lock servers on hosts: a system without its leader comes back whole."""
 
+import os
 import shutil
+import signal
+import subprocess
 from collections.abc import Callable
 from multiprocessing import get_context
 
 import pytest
 from redis.exceptions import ResponseError
 
-from histories import hosts
+from histories import hosts, servers
 from histories.servers import until
 from histories.systems import SYSTEMS
 from histories.systems.redis import RedisServer, Sentinel
@@ -30,6 +33,15 @@ def lose_its_leader(name: str) -> None:
         assert leader.lives
     finally:
         system.stop()
+
+
+def test_the_children_of_a_server_are_found_to_be_frozen_with_it():
+    """PostgreSQL answers from a process per connection: its first process alone would freeze nothing."""
+    with subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert servers._children(parent.pid) == [child]
+        os.kill(child, signal.SIGKILL)
 
 
 def refusal(server: RedisServer) -> str:
