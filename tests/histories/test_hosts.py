@@ -100,18 +100,18 @@ def test_removing_the_hosts_ends_what_runs_in_them():
 @needs_hosts
 @pytest.mark.usefixtures("network")
 def test_a_slow_network_delays_what_it_does_not_lose():
-    """Of sixty packets most arrive, none before the least delay; afterwards each arrives at once."""
+    """Of 200 packets most arrive, none before the least delay; afterwards each arrives at once."""
     assert arrives("n2", "n1")  # from then on n2 knows its address
     with listening_on("n1") as listener:
         listener.settimeout(2)
         with slow.slowed("n1", random.Random(35)):
             sent = time.monotonic()
-            flood("n2", "n1", 60)
+            flood("n2", "n1", 200)
             arrived, first = 0, 0.0
             with suppress(TimeoutError):
                 while listener.recv(16):
                     first, arrived = first or time.monotonic(), arrived + 1
-        assert 30 <= arrived < 60
+        assert 100 <= arrived < 200
         assert first - sent >= slow.DELAY[0]
     assert arrives("n2", "n1")
 
