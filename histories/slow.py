@@ -38,10 +38,12 @@ def slowed(host: str, chance: random.Random) -> Generator[None]:
         f"link add {late} up type veth peer name {host}-in",
         f"link set {host}-in up master bridge",
     )
-    stop = threading.Event()
-    carrier = threading.Thread(target=_carry, args=(host, late, random.Random(chance.random()), stop))  # noqa: S311
+    begun, stop = threading.Event(), threading.Event()
+    own = random.Random(chance.random())  # noqa: S311 - a test's
+    carrier = threading.Thread(target=_carry, args=(host, late, own, begun, stop))
     carrier.start()
     try:
+        begun.wait(10)
         yield
     finally:
         stop.set()
@@ -49,12 +51,15 @@ def slowed(host: str, chance: random.Random) -> Generator[None]:
         switch(f"link delete {late}", f"link set {host} master bridge")
 
 
-def _carry(host: str, late: str, chance: random.Random, stop: threading.Event) -> None:
+def _carry(
+    host: str, late: str, chance: random.Random, begun: threading.Event, stop: threading.Event
+) -> None:
     enter(SWITCH)
     with _frames_of(host) as near, _frames_of(late) as far:
         beyond = {near: far, far: near}
         kept: list[tuple[float, int, socket.socket, bytes]] = []
         numbers = count()
+        begun.set()
         while not stop.is_set():
             for source in select.select(beyond, [], [], 0.005)[0]:
                 frame, (_, _, kind, *_) = source.recvfrom(1 << 17)
