@@ -43,7 +43,7 @@ class Config:
         abilities: of the system.
         cell: what the names of this cell's locks end with.
         log: the folder of the logs.
-        wrong: a mistake to make, which the checker has to find: `owner`, `lease` or `lock`.
+        wrong: a mistake to make, which the checker has to find: `owner`, `lease`, `lock` or `fence`.
     """
 
     locking: dict[str, Any]
@@ -117,6 +117,7 @@ class Client:
             yield lambda: self.section("confirmed")
             return
         yield lambda: self.hold("lock")
+        yield lambda: self.hold("renewed")
         for how in SECTIONS if able.fenced else SECTIONS[:2]:
             yield lambda how=how: self.section(how)  # type: ignore[misc]
         if able.semaphore:
@@ -173,13 +174,17 @@ class Client:
     # a hold of a lock, a semaphore's permit, or one side of a read-write lock
 
     def hold(self, kind: str) -> None:
-        """Acquire, look whether it is held, extend now and then, look again, release."""
+        """Acquire, look whether it is held, extend now and then, look again, release.
+
+        A `renewed` lock is held beyond its first lease, which the watchdog renews.
+        """
         from locking import Lease, LockError, get_lock, get_read_lock, get_semaphore, get_write_lock
 
         side = kind in ("read", "write")
         key = f"{'read_write' if side else kind}-{self.config.cell}"
         lock = {
             "lock": lambda: get_lock(key, wait=WAIT, fenced=self.config.abilities.fenced),
+            "renewed": lambda: get_lock(key, wait=WAIT),
             "semaphore": lambda: get_semaphore(key, permits=2, wait=WAIT),
             "read": lambda: get_read_lock(key, wait=WAIT),
             "write": lambda: get_write_lock(key, wait=WAIT),
@@ -195,10 +200,11 @@ class Client:
         lease = taken[0]
         facts["owner"] = lease.owner
         try:
-            for _ in range(self.chance.randint(2, 4)):
-                self.rest(0.01, 0.1)
+            looks, pause = ((8, 12), (0.3, 0.5)) if kind == "renewed" else ((2, 4), (0.01, 0.1))
+            for _ in range(self.chance.randint(*looks)):
+                self.rest(*pause)
                 self.do("held", key, lambda: self.look(lease), **facts)
-                if self.chance.random() < 0.2:
+                if kind != "renewed" and self.chance.random() < 0.2:
                     with suppress(LockError):  # one that gets no answer leaves the lease as it was
                         self.do("held", key, lambda: lease.extend(LEASE), **facts)
         finally:
@@ -228,7 +234,7 @@ class Client:
 
     @contextmanager
     def guarded(self, how: str, key: str) -> Iterator[Any]:
-        """Enter a transaction under the lock: beside it, locked, or locked and fenced."""
+        """Enter a transaction under the lock: beside it, locked, or locked and fenced; or by mistake."""
         from django.db import transaction
 
         from locking import get_lock, locked_transaction
@@ -236,8 +242,8 @@ class Client:
         if self.config.wrong == "lock":
             with transaction.atomic():
                 yield None
-        elif how == "bare":
-            with get_lock(key, wait=WAIT) as lease, transaction.atomic():
+        elif how == "bare" or (how == "fenced" and self.config.wrong == "fence"):
+            with get_lock(key, wait=WAIT, fenced=how == "fenced") as lease, transaction.atomic():
                 yield lease
         else:
             with locked_transaction(key, wait=WAIT, fenced=how == "fenced") as lease:
@@ -277,16 +283,16 @@ class Client:
             raise
 
     def force_release(self) -> None:
-        """Break the lock of the fenced register, as an operator would."""
+        """Break a lock, most often that of the fenced register, as an operator would."""
         from locking.inspection import admin_actions
         from locking.inspection.held import holds_of
 
-        self.stop.wait(self.chance.uniform(2, 4))
-        key = f"fenced-{self.config.cell}"
+        self.stop.wait(self.chance.uniform(1, 3))
+        key = f"{self.chance.choice(['fenced', 'fenced', 'lock', 'renewed'])}-{self.config.cell}"
         for hold in holds_of(key):
 
-            def break_it(hold: Any = hold) -> None:
-                admin_actions.force_release(hold, reason="a drill")
+            def break_it(hold: Any = hold) -> dict[str, object]:
+                return {"done": admin_actions.force_release(hold, reason="a drill").done}
 
             self.do("forbid", key, break_it, owner=hold.owner, token=hold.token or 0)
 

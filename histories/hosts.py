@@ -8,13 +8,14 @@
 
 The bridge is in a namespace of its own, so no packet leaves for the machine's own network. A cut is a
 neighbor entry that leads nowhere: the sender hears no error, as with a broken switch, and it needs neither
-netfilter nor netem in the kernel.
+netfilter nor netem in the kernel. Two runs at a time need names of their own: HISTORIES=second.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import fcntl
 import os
 import shutil
 import signal
@@ -25,8 +26,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-PREFIX: Final = "holdfast-"
-SWITCH: Final = f"{PREFIX}switch"
+PREFIX: Final = os.environ.get("HISTORIES", "holdfast") + "-"
+SWITCH: Final = "switch"
 SERVERS: Final = ("n1", "n2", "n3", "n4", "n5")
 CLIENTS: Final = ("c1", "c2", "c3", "c4")
 HOSTS: Final = ("control", "judge", *SERVERS, *CLIENTS)
@@ -34,7 +35,10 @@ HOSTS: Final = ("control", "judge", *SERVERS, *CLIENTS)
 
 NOWHERE: Final = "02:00:00:00:de:ad"
 CLONE_NEWNET: Final = 0x40000000
-HOME: Final = Path("/tmp/holdfast-histories")  # noqa: S108 - root's; short, as the paths of Unix sockets must be
+HOME: Final = Path(f"/tmp/{PREFIX}histories")  # noqa: S108 - root's; short, as the paths of Unix sockets must be
+
+_CLAIM: Final[list[int]] = []
+"""The descriptor of the file whose lock says that these hosts are this process's."""
 
 
 class HostsError(Exception):
@@ -76,21 +80,42 @@ def up() -> None:
     """Make all hosts; those that an earlier, killed run left are removed first."""
     if reason := obstacle():
         raise HostsError(reason)
-    down()
-    _ip("netns", "add", SWITCH)
-    _ip("-n", SWITCH, "link", "add", "bridge", "up", "type", "bridge")
+    _claim()
+    _remove()
+    _ip("netns", "add", PREFIX + SWITCH)
+    switch("link add bridge up type bridge")
     for host in HOSTS:
         namespace = PREFIX + host
         _ip("netns", "add", namespace)
-        _ip("link", "add", "eth0", "netns", namespace, "type", "veth", "peer", "name", host, "netns", SWITCH)
-        _ip("-n", SWITCH, "link", "set", host, "master", "bridge", "up")
+        ends = ["eth0", "netns", namespace, "type", "veth", "peer", "name", host, "netns", PREFIX + SWITCH]
+        _ip("link", "add", *ends)
+        switch(f"link set {host} master bridge up")
         _ip("-n", namespace, "address", "add", f"{address(host)}/24", "dev", "eth0")
         _ip("-n", namespace, "link", "set", "eth0", "up")
         _ip("-n", namespace, "link", "set", "lo", "up")
 
 
+def _claim() -> None:
+    """Keep other runs from removing these hosts, until `down` or the end of this process."""
+    if _CLAIM:
+        return
+    file = os.open(f"/run/{PREFIX}histories.lock", os.O_WRONLY | os.O_CREAT)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        raise HostsError(f"another run has the hosts {PREFIX}*: wait, or set HISTORIES to a name") from None
+    _CLAIM.append(file)
+
+
 def down() -> None:
     """Remove all hosts with whatever runs in them, and the disks of their servers."""
+    _remove()
+    while _CLAIM:
+        os.close(_CLAIM.pop())
+
+
+def _remove() -> None:
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     namespaces = [line.split()[0] for line in listed.splitlines() if line.startswith(PREFIX)]
     for namespace in namespaces:
@@ -141,12 +166,12 @@ def cut(sources: Iterable[str], targets: Iterable[str], *, one_way: bool = False
 def heal() -> None:
     """End every partition."""
     for host in HOSTS:
-        _batch(host, ["link set eth0 up", "neigh flush dev eth0 nud permanent"])
+        _batch(host, ["neigh flush dev eth0 nud permanent"])
 
 
-def unplug(host: str) -> None:
-    """Take down the link of a host: it notices at once; `heal` puts it up again."""
-    _batch(host, ["link set eth0 down"])
+def switch(*lines: str) -> None:
+    """Run lines of `ip -batch` on the switch, whose ends of the cables have the hosts' names."""
+    _batch(SWITCH, lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -165,7 +190,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parser.error(f"cut needs two lists of hosts from {', '.join(HOSTS)}")
         cut(*(side.split(",") for side in given.sides), one_way=given.one_way)
     else:
-        {"up": up, "heal": heal, "down": down}[given.command]()
+        try:
+            {"up": up, "heal": heal, "down": down}[given.command]()
+        except HostsError as error:
+            raise SystemExit(f"histories: {error}") from None
 
 
 if __name__ == "__main__":

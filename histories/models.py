@@ -1,6 +1,6 @@
-"""What is judged: operations and their intervals, models of the locks, a checker for short histories.
+"""What is judged: operations and their intervals, models of the locks, and a checker where Go isn't there.
 
-The same models are in Go beside Porcupine (`histories/checker`), which judges histories of any length.
+The same models are in Go beside Porcupine (`histories/checker`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import Any, Final
 
 FOREVER: Final = 1 << 62
 """The return of an operation whose end was never seen."""
+
+MOST: Final = 200_000
+"""States that the checker here looks at before it gives up."""
 
 State = Any
 Step = Callable[["State", "Operation"], "State | None"]
@@ -112,24 +115,39 @@ MODELS: Final[dict[str, tuple[State, Step]]] = {
 """The first state of each, and its step: the next state, or None where the operation is impossible."""
 
 
-def is_linearizable(model: str, history: Iterable[Operation]) -> bool:
-    """Whether some order of the operations, each within its interval, is possible; for short histories."""
+def judge(model: str, history: Iterable[Operation]) -> str:
+    """Return Ok if some order of the operations, each within its interval, is possible; else Illegal.
+
+    Unknown = `MOST` states have not decided it, as with many operations at a time.
+    """
     first, step = MODELS[model]
     operations: Sequence[Operation] = sorted(history, key=lambda operation: operation.call)
     whole = (1 << len(operations)) - 1
     seen, open_ = {(0, first)}, [(0, first)]
     while open_:
+        if len(seen) > MOST:
+            return "Unknown"
         done, state = open_.pop()
         if done == whole:
-            return True
-        left = [number for number in range(len(operations)) if not done >> number & 1]
-        earliest = min(operations[number].back for number in left)
-        for number in left:
-            if operations[number].call > earliest:
-                break
+            return "Ok"
+        for number in _next(operations, done):
             after = step(state, operations[number])
             reached = (done | 1 << number, after)
             if after is not None and reached not in seen:
                 seen.add(reached)
                 open_.append(reached)
-    return False
+    return "Illegal"
+
+
+def _next(operations: Sequence[Operation], done: int) -> list[int]:
+    """Return the operations that may come next, the first to return last: it is tried first."""
+    earliest, found = FOREVER, []
+    first = (~done & (done + 1)).bit_length() - 1
+    for number in range(first, len(operations)):
+        if operations[number].call > earliest:
+            break
+        if not done >> number & 1:
+            found.append(number)
+            earliest = min(earliest, operations[number].back)
+    possible = (number for number in found if operations[number].call <= earliest)
+    return sorted(possible, key=lambda number: -operations[number].back)

@@ -1,7 +1,8 @@
 """Nemeses: what is done to hosts, servers and clients while operations run, and how it ends.
 
 A nemesis is a generator function: what comes before its `yield` begins the fault, what comes after ends it.
-The runner holds the fault in between, and makes the system whole afterwards.
+It yields what it chose, for the log. The runner holds the fault in between, and makes the system whole
+afterwards.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 from histories.hosts import CLIENTS, cut, heal
-from histories.servers import Server, set_clock
+from histories.servers import Server, set_clock, until
+from histories.slow import slowed
 from histories.systems import System
 
 HOUR: Final = 3600
@@ -41,7 +43,7 @@ class Frozen(Protocol):
 
 @dataclass
 class Scene:
-    """What a nemesis may harm.
+    """What a nemesis may harm, at the beginning of one fault.
 
     Attributes:
         system: whose servers.
@@ -55,6 +57,10 @@ class Scene:
     chance: random.Random
     log: Path
 
+    def __post_init__(self) -> None:
+        self.leader: Server = until(self.system.leader, "a leader")
+        self.follower = next((each for each in self.system.members if each is not self.leader), self.leader)
+
     def others(self, host: str) -> list[str]:
         """Return the hosts of the system's other servers."""
         return [each for each in self.system.hosts if each != host]
@@ -65,56 +71,54 @@ class Scene:
         return chosen, [host for host in CLIENTS if host not in chosen]
 
 
-Nemesis = Callable[[Scene], Generator[None]]
+Nemesis = Callable[[Scene], Generator[str]]
 
 
-def calm(_: Scene) -> Generator[None]:
+def calm(_: Scene) -> Generator[str]:
     """Nothing happens."""
-    yield
+    yield "nothing"
 
 
-def leader_cut_off(scene: Scene) -> Generator[None]:
+def leader_cut_off(scene: Scene) -> Generator[str]:
     """The leader and two clients are cut off from the other servers and clients: it is in the minority."""
-    leader = scene.system.leader()
+    leader = scene.leader
     here, there = scene.some_clients()
-    cut([leader.host, *here], [*scene.others(leader.host), *there])
     with _Promotion(scene, leader):
-        yield
+        yield _split([leader.host, *here], [*scene.others(leader.host), *there])
     heal()
 
 
-def follower_cut_off(scene: Scene) -> Generator[None]:
+def follower_cut_off(scene: Scene) -> Generator[str]:
     """Another server and two clients are cut off; the leader is in the majority."""
-    follower = scene.system.follower()
+    follower = scene.follower
     here, there = scene.some_clients()
-    cut([follower.host, *here], [*scene.others(follower.host), *there])
-    yield
+    yield _split([follower.host, *here], [*scene.others(follower.host), *there])
     heal()
 
 
-def one_way(scene: Scene) -> Generator[None]:
+def one_way(scene: Scene) -> Generator[str]:
     """What the leader sends to the other servers and two clients is dropped; what they send arrives."""
-    leader = scene.system.leader()
-    cut([leader.host], [*scene.others(leader.host), *scene.some_clients()[0]], one_way=True)
+    leader = scene.leader
+    deaf = [*scene.others(leader.host), *scene.some_clients()[0]]
+    cut([leader.host], deaf, one_way=True)
     with _Promotion(scene, leader):
-        yield
+        yield f"{leader.host} to {_names(deaf)}"
     heal()
 
 
-def bridge(scene: Scene) -> Generator[None]:
+def bridge(scene: Scene) -> Generator[str]:
     """Two halves don't see each other; one server, not the leader, sees both."""
-    leader = scene.system.leader()
-    between = scene.system.follower().host
+    leader = scene.leader
+    between = scene.follower.host
     rest = [host for host in scene.others(leader.host) if host != between]
     here, there = scene.some_clients()
-    cut([leader.host, *here], [*rest, *there])
-    yield
+    yield _split([leader.host, *here], [*rest, *there])
     heal()
 
 
-def flapping(scene: Scene) -> Generator[None]:
+def flapping(scene: Scene) -> Generator[str]:
     """The leader's network comes and goes every few hundred milliseconds."""
-    leader, stop = scene.system.leader(), threading.Event()
+    leader, stop = scene.leader, threading.Event()
 
     def flap() -> None:
         while not stop.is_set():
@@ -125,116 +129,126 @@ def flapping(scene: Scene) -> Generator[None]:
 
     thread = threading.Thread(target=flap)
     thread.start()
-    yield
-    stop.set()
-    thread.join()
-    heal()
+    try:
+        yield leader.host
+    finally:
+        stop.set()
+        thread.join()
+        heal()
 
 
-def killed_server(scene: Scene) -> Generator[None]:
+def slow_network(scene: Scene) -> Generator[str]:
+    """What the leader and two clients send and receive is late; one packet in twenty is lost."""
+    hosts = [scene.leader.host, *scene.some_clients()[0]]
+    with ExitStack() as cables:
+        for host in hosts:
+            cables.enter_context(slowed(host, scene.chance))
+        yield _names(hosts)
+
+
+def killed_server(scene: Scene) -> Generator[str]:
     """kill -9 of the leader."""
-    leader = scene.system.leader()
+    leader = scene.leader
     leader.kill()
     with _Promotion(scene, leader):
-        yield
+        yield leader.name
 
 
-def killed_client(scene: Scene) -> Generator[None]:
+def killed_client(scene: Scene) -> Generator[str]:
     """kill -9 of one client and then another, each between its read and its write; both are started again."""
+    killed = []
     for client in _in_sections(scene):
         client.kill()
-    yield
+        killed.append(client.host)
+    yield _names(killed)
 
 
-def frozen_server(scene: Scene) -> Generator[None]:
+def frozen_server(scene: Scene) -> Generator[str]:
     """SIGSTOP of the leader for longer than the lease, then SIGCONT."""
-    leader = scene.system.leader()
+    leader = scene.leader
     leader.freeze()
     with _Promotion(scene, leader):
-        yield
+        yield leader.name
     leader.thaw()
 
 
-def frozen_client(scene: Scene) -> Generator[None]:
+def frozen_client(scene: Scene) -> Generator[str]:
     """SIGSTOP of two clients for longer than the lease, each between its read and its write."""
     frozen = []
     for client in _in_sections(scene):
         client.freeze()
         frozen.append(client)
-    yield
+    yield _names(client.host for client in frozen)
     for client in frozen:
         client.thaw()
 
 
-def frozen_holder(scene: Scene) -> Generator[None]:
+def frozen_holder(scene: Scene) -> Generator[str]:
     """SIGSTOP of a client that holds the lock, for longer than the lease, then SIGCONT."""
-    host = _next_call(scene.log, '"held", "key": "lock')
+    held = '"event": "wrote"' if scene.system.abilities.in_transaction else '"held", "key": "lock'
+    host = _next_call(scene.log, held)
     holders = [client for client in scene.clients if client.host == host]
     for client in holders:
         client.freeze()
-    yield
+    yield _names(client.host for client in holders)
     for client in holders:
         client.thaw()
 
 
-def clock(scene: Scene) -> Generator[None]:
+def clock(scene: Scene) -> Generator[str]:
     """The wall clocks of the leader and of two clients' hosts are an hour off."""
     off = scene.chance.choice([-HOUR, HOUR])
-    hosts = [scene.system.leader().host, *scene.some_clients()[0]]
+    hosts = [scene.leader.host, *scene.some_clients()[0]]
     for host in hosts:
         set_clock(host, off)
-    yield
+    yield f"{off:+} s on {_names(hosts)}"
     for host in hosts:
         set_clock(host, 0)
 
 
-def failover(scene: Scene) -> Generator[None]:
+def failover(scene: Scene) -> Generator[str]:
     """The leader is killed in the middle of a hand-over that no follower has heard of."""
-    leader = scene.system.leader()
+    leader = scene.leader
     cut([leader.host], scene.others(leader.host), one_way=True)
     _next_call(scene.log, '"action": "release"')
     leader.kill()
     heal()
     with _Promotion(scene, leader):
-        yield
+        yield leader.name
 
 
-def full_disk(scene: Scene) -> Generator[None]:
+def full_disk(scene: Scene) -> Generator[str]:
     """The leader's disk has no byte free."""
-    disk = scene.system.leader().disk
-    disk.fill()
-    yield
-    disk.clear()
+    server = scene.leader
+    server.disk.fill()
+    yield server.name
+    server.disk.clear()
 
 
-def mix(scene: Scene) -> Generator[None]:
-    """Two of the others at once."""
-    chosen = scene.chance.sample([leader_cut_off, one_way, flapping, clock, frozen_client, killed_client], 2)
-    running = [nemesis(scene) for nemesis in chosen]
-    for one in running:
-        next(one)
-    yield
-    for one in running:
-        next(one, None)
+OF_NETWORK: Final = (leader_cut_off, follower_cut_off, one_way, bridge, flapping, slow_network)
+OF_SERVERS: Final = (killed_server, frozen_server, full_disk, clock)
+OF_CLIENTS: Final = (killed_client, frozen_client, frozen_holder)
+
+
+def mix(scene: Scene) -> Generator[str]:
+    """A fault of the network and one of processes at once, drawn each time."""
+    drawn = [
+        scene.chance.choice([one for one in kind if applies(_name(one), scene.system)])
+        for kind in (OF_NETWORK, (*OF_SERVERS, *OF_CLIENTS))
+    ]
+    running = [nemesis(scene) for nemesis in drawn]
+    yield " + ".join(f"{_name(one)} ({next(fault)})" for one, fault in zip(drawn, running, strict=True))
+    for fault in running:
+        next(fault, None)
     heal()
 
 
+def _name(nemesis: Nemesis) -> str:
+    return nemesis.__name__.replace("_", "-")
+
+
 NEMESES: Final[dict[str, Nemesis]] = {
-    "calm": calm,
-    "leader-cut-off": leader_cut_off,
-    "follower-cut-off": follower_cut_off,
-    "one-way": one_way,
-    "bridge": bridge,
-    "flapping": flapping,
-    "killed-server": killed_server,
-    "killed-client": killed_client,
-    "frozen-server": frozen_server,
-    "frozen-client": frozen_client,
-    "frozen-holder": frozen_holder,
-    "clock": clock,
-    "failover": failover,
-    "full-disk": full_disk,
-    "mix": mix,
+    _name(one): one for one in (calm, *OF_CLIENTS, *OF_NETWORK, *OF_SERVERS, failover, mix)
 }
 
 
@@ -243,6 +257,16 @@ def applies(name: str, system: System) -> bool:
     servers = len(system.hosts)
     needed = {"follower-cut-off": 2, "failover": 2, "bridge": 3}
     return servers >= needed.get(name, 1)
+
+
+def _names(hosts: Iterable[str]) -> str:
+    return ", ".join(hosts)
+
+
+def _split(here: Sequence[str], there: Sequence[str]) -> str:
+    """Cut both sides off from each other, and return that in words."""
+    cut(here, there)
+    return f"{_names(here)} from {_names(there)}"
 
 
 class _Promotion:

@@ -14,6 +14,7 @@ from histories.models import FOREVER, Operation
 
 MODELS: Final = {
     "lock": "lock",
+    "renewed": "lock",
     "semaphore": "semaphore",
     "read_write": "read_write",
     "bare": "register",
@@ -109,21 +110,36 @@ def histories(record: Record) -> dict[History, list[Operation]]:
 
 def holds(events: Iterable[Event]) -> Iterator[Operation]:
     """Return what is known of each hold. One whose release isn't confirmed ends at some time after the last
-    sign of it; an acquisition without an answer says nothing.
+    sign of it; an acquisition without an answer says nothing. A forced release ends a hold, whatever its
+    holder still believes.
     """
     of_owner: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         if event.facts.get("owner"):
             of_owner[event.facts["owner"]].append(event)
     for its in of_owner.values():
-        known = [event for event in its if event.outcome == "ok"]
+        broken = next((event for event in its if is_broken_by(event)), None)
+        known = [event for event in its if event.outcome == "ok" and event.facts["action"] != "forbid"]
         if not known or known[0].facts["action"] != "acquire":
             continue
+        if broken is not None:
+            known = [event for event in known if event is known[0] or event.call < broken.call]
         for event in known:
             action = event.facts["action"]
             yield event.operation("end" if action == "release" else action)
-        if known[-1].facts["action"] != "release":
-            yield known[-1].operation("end", back=FOREVER)
+        if known[-1].facts["action"] == "release":
+            continue
+        if broken is not None and broken.outcome == "ok":
+            yield broken.operation("end")
+        else:
+            yield (broken or known[-1]).operation("end", back=FOREVER)
+
+
+def is_broken_by(event: Event) -> bool:
+    """Whether a forced release has ended its owner's hold, or may have."""
+    if event.facts["action"] != "forbid":
+        return False
+    return event.outcome in ("", "unknown") or bool(event.facts.get("done"))
 
 
 def sections(events: Iterable[Event]) -> Iterator[Operation]:

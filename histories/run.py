@@ -2,7 +2,7 @@
 
 python -m histories.run                                            every system under every nemesis
 python -m histories.run --systems redis,etcd --nemeses frozen-client --seconds 60 --seed 7
-python -m histories.run --systems redis --wrong owner              with a mistake that must be found
+python -m histories.run --wrong all                                with each mistake, which must be found
 python -m histories.run --json build/histories.json                and keep what was seen
 """
 
@@ -16,8 +16,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -25,15 +25,13 @@ import psycopg
 
 from histories import checker, hosts, record, table
 from histories.client import Config
-from histories.models import Operation, is_linearizable
+from histories.models import Operation, judge
 from histories.nemeses import NEMESES, Scene, applies
-from histories.servers import ACCOUNT, NotReady, until, with_clock
+from histories.servers import ACCOUNT, until, with_clock
 from histories.systems import LEASE, SYSTEMS, PostgresServer, System, entry
 
 FAULT: Final = 2.4 * LEASE
 REST: Final = 2.0
-LONGEST: Final = 60
-"""Operations that the checker in Python can judge where Go isn't there."""
 
 
 class ClientProcess:
@@ -89,6 +87,7 @@ class Cell:
     Attributes:
         verdicts: by what the lock's name begins with: Ok, Illegal, Unknown (no verdict in a minute), or
             "not judged".
+        faults: what the nemesis chose, in order; the same seed has the same choices drawn.
     """
 
     system: str
@@ -98,10 +97,20 @@ class Cell:
     wrong: str
     verdicts: dict[str, str]
     figures: dict[str, Any]
+    faults: list[str] = field(default_factory=list)
 
     def violations(self, *kinds: str) -> list[str]:
         """Return those of the histories that are impossible."""
         return [kind for kind in kinds if self.verdicts.get(kind) == "Illegal"]
+
+    def troubles(self) -> list[str]:
+        """Return what should not be: a promise that was broken, or a mistake that wasn't found."""
+        place = f"{self.system} under {self.nemesis}"
+        if self.wrong:
+            found = self.violations(*table.MISTAKES[self.wrong].kinds)
+            return [] if found else [f"{place}: the mistake {self.wrong!r} was not found"]
+        broken = self.violations(*SYSTEMS[self.system].promises)
+        return [f"{place}: {kind} is promised, and its history is impossible" for kind in broken]
 
     def line(self) -> str:
         """Return what is printed of it."""
@@ -112,18 +121,19 @@ class Cell:
         )
         figures = self.figures
         return (
-            f"{self.system:10} {self.nemesis:17} {figures['operations']:6} operations,"
+            f"{self.system:10} {self.wrong or self.nemesis:17} {figures['operations']:6} operations,"
             f" granted in {figures['availability']:4.0%} of the seconds,"
             f" next holder within {figures['next_holder']:4.1f} s; {'; '.join(said + undecided)}"
+            + "".join(f"\n{'':29}{fault}" for fault in self.faults)
         )
 
 
 class Runner:
     """The hosts, the judge's database and the checker of a run."""
 
-    def __init__(self, seed: int, seconds: float, wrong: str = "") -> None:
-        self.seed, self.seconds, self.wrong = seed, seconds, wrong
-        self.count = 0
+    def __init__(self, seed: int, seconds: float) -> None:
+        self.seed, self.seconds, self.count = seed, seconds, 0
+        self.not_judged: list[str] = []
         hosts.up()
         hosts.enter("control")
         hosts.HOME.mkdir(parents=True, exist_ok=True)
@@ -135,45 +145,53 @@ class Runner:
         """Remove everything."""
         hosts.down()
 
-    def config(self, system: System, cell: str, log: Path) -> Config:
+    def config(self, system: System, cell: str, log: Path, wrong: str) -> Config:
         """Return the clients' configuration."""
         databases = {"default": entry("judge")} | system.databases()
-        return Config(system.locking(), databases, system.abilities, cell, str(log), self.wrong)
+        return Config(system.locking(), databases, system.abilities, cell, str(log), wrong)
 
-    def run(self, name: str, nemeses: Iterable[str]) -> Iterable[Cell]:
-        """Run one system under each of the nemeses; one that doesn't come back whole is made afresh."""
+    def run(self, name: str, cells: Iterable[tuple[str, str]]) -> Iterable[Cell]:
+        """Run one system under each nemesis, with its mistake; one that doesn't come back is made afresh."""
         system: System | None = None
         try:
-            for nemesis in nemeses:
+            for nemesis, wrong in cells:
                 if system is None:
                     system = SYSTEMS[name]()
                     system.start()
-                if not applies(nemesis, system):
+                if not applies(nemesis, system) or (name, wrong) in table.NO_WAY:
                     continue
                 try:
-                    yield self.cell(name, system, nemesis)
-                except NotReady as error:
-                    print(f"{name:10} {nemesis:17} not judged: {error}", flush=True)
+                    yield self.cell(name, system, nemesis, wrong)
+                except Exception as error:  # the other cells are still to be seen
+                    self.not_judged.append(f"{name} under {nemesis} was not judged: {error!r}")
+                    print(self.not_judged[-1], flush=True)
                     system.stop()
                     system = None
         finally:
             if system is not None:
                 system.stop()
 
-    def cell(self, name: str, system: System, nemesis: str) -> Cell:
+    def cell(self, name: str, system: System, nemesis: str, wrong: str) -> Cell:
         """Run clients under one nemesis, and judge what they have logged."""
         self.count += 1
-        seed = self.seed * 1000 + self.count
-        folder = hosts.HOME / "logs" / f"{name}-{nemesis}-{seed}"
+        folder = hosts.HOME / "logs" / "-".join(filter(None, [name, nemesis, wrong, str(self.seed)]))
         folder.mkdir(parents=True)
-        config = self.config(system, str(seed), folder)
+        config = self.config(system, str(self.count), folder, wrong)
         config.write(folder / "config.json")
         self._make_registers(config, folder / "config.json")
-        begin, end = self._harm(system, nemesis, folder, random.Random(seed))  # noqa: S311 - a test's
+        chance = random.Random(f"{self.seed} {name} {nemesis}")  # noqa: S311 - a test's
+
+        def found() -> bool:
+            said = self.verdicts(record.histories(record.read(folder)))
+            return any(said.get(kind) == "Illegal" for kind in table.MISTAKES[wrong].kinds)
+
+        begin, end = self._harm(system, nemesis, folder, chance, found if wrong else lambda: False)
         seen = record.read(folder)
         figures = asdict(record.figures(seen, begin, end))
         verdicts = self.verdicts(record.histories(seen))
-        return Cell(name, nemesis, seed, round((end - begin) / 1e9, 1), self.wrong, verdicts, figures)
+        faults = [json.loads(line)["chosen"] for line in (folder / "faults.jsonl").open()]
+        seconds = round((end - begin) / 1e9, 1)
+        return Cell(name, nemesis, self.seed, seconds, wrong, verdicts, figures, faults)
 
     def _make_registers(self, config: Config, path: Path) -> None:
         command = [sys.executable, "-m", "histories.client", str(path), "migrate"]
@@ -186,7 +204,14 @@ class Runner:
                 name = f"{kind}-{config.cell}"
                 connection.execute("INSERT INTO guarded VALUES (%s, 0)", [name])
 
-    def _harm(self, system: System, nemesis: str, folder: Path, chance: random.Random) -> tuple[int, int]:
+    def _harm(
+        self,
+        system: System,
+        nemesis: str,
+        folder: Path,
+        chance: random.Random,
+        is_enough: Callable[[], bool],
+    ) -> tuple[int, int]:
         """Run the clients and the nemesis; return when the first fault could begin, and when all ended."""
         path = folder / "config.json"
         with (folder / "errors.log").open("ab") as errors:
@@ -195,12 +220,13 @@ class Runner:
                 until(lambda: len(list(folder.glob("c*.jsonl"))) == len(clients), "clients that work")
                 time.sleep(1)
                 begin = time.monotonic_ns()
-                scene = Scene(system, clients, chance, folder)
                 while time.monotonic_ns() - begin < self.seconds * 1e9:
-                    self._fault(scene, nemesis, folder)
+                    self._fault(Scene(system, clients, chance, folder), nemesis)
                     for client in clients:
                         client.revive()
                     time.sleep(REST)
+                    if is_enough():
+                        break
                 end = time.monotonic_ns()
                 for client in clients:
                     client.tell_to_stop()
@@ -214,31 +240,24 @@ class Runner:
         return begin, end
 
     @staticmethod
-    def _fault(scene: Scene, nemesis: str, folder: Path) -> None:
+    def _fault(scene: Scene, nemesis: str) -> None:
         """Begin the fault, hold it, end it, and make the system whole."""
         fault = NEMESES[nemesis](scene)
-        begun = time.monotonic_ns()
-        next(fault)
+        facts: dict[str, object] = {"nemesis": nemesis, "begin": time.monotonic_ns()}
+        facts["chosen"] = next(fault)
         time.sleep(FAULT)
         next(fault, None)
-        with (folder / "faults.jsonl").open("a") as log:
-            log.write(json.dumps({"nemesis": nemesis, "begin": begun, "end": time.monotonic_ns()}) + "\n")
+        with (scene.log / "faults.jsonl").open("a") as log:
+            log.write(json.dumps(facts | {"end": time.monotonic_ns()}) + "\n")
         scene.system.restore()
 
     def verdicts(self, histories: dict[checker.History, list[Operation]]) -> dict[str, str]:
-        """Judge each history: by Porcupine; without Go by the checker in Python, if it is short."""
+        """Judge each history: by Porcupine; without Go by the checker in Python."""
         if self.program is not None:
             lines = ((history, one) for history, operations in histories.items() for one in operations)
             said = checker.judge(self.program, lines)
             return {history.key: said.get(history, "not judged") for history in histories}
-        return {
-            history.key: "not judged"
-            if len(operations) > LONGEST
-            else "Ok"
-            if is_linearizable(history.model, operations)
-            else "Illegal"
-            for history, operations in histories.items()
-        }
+        return {history.key: judge(history.model, operations) for history, operations in histories.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -250,27 +269,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--nemeses", default=",".join(NEMESES))
     parser.add_argument("--seconds", type=float, default=20.0, help="of each system under each nemesis")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1, 10**6))
-    parser.add_argument("--wrong", default="", choices=["", "owner", "lease", "lock"])
+    parser.add_argument("--wrong", default="", choices=["", "all", *table.MISTAKES])
     parser.add_argument("--json", type=Path, help="a file for what was seen; cells that it has are replaced")
     parser.add_argument("--keep", type=Path, help="a folder for the logs")
     given = parser.parse_args(arguments)
     if reason := hosts.obstacle():
         raise SystemExit(f"histories: {reason}")
     print(f"seed {given.seed}", flush=True)
-    seen: list[table.Seen] = []
-    runner = Runner(given.seed, given.seconds, given.wrong)
+    mistakes = list(table.MISTAKES) if given.wrong == "all" else [given.wrong]
+    cells = (
+        [(table.MISTAKES[wrong].nemesis, wrong) for wrong in mistakes]
+        if given.wrong
+        else [(nemesis, "") for nemesis in given.nemeses.split(",")]
+    )
+    seen: list[Cell] = []
+    try:
+        runner = Runner(given.seed, given.seconds)
+    except hosts.HostsError as error:
+        raise SystemExit(f"histories: {error}") from None
     try:
         for name in given.systems.split(","):
-            for cell in runner.run(name, given.nemeses.split(",")):
+            for cell in runner.run(name, cells):
                 print(cell.line(), flush=True)
-                seen.append(asdict(cell))
+                seen.append(cell)
                 if given.json:
                     keep(given.json, cell)
     finally:
         if given.keep:
             shutil.copytree(hosts.HOME / "logs", given.keep, dirs_exist_ok=True)
         runner.close()
-        print("", table.mistakes(seen) if given.wrong else table.tables(seen), sep="\n")
+        shown = list(map(asdict, seen))
+        print("", table.mistakes(shown) if given.wrong else table.tables(shown), sep="\n")
+    if troubles := [*runner.not_judged, *(trouble for cell in seen for trouble in cell.troubles())]:
+        raise SystemExit("\n".join(troubles))
 
 
 def keep(path: Path, cell: Cell) -> None:

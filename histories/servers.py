@@ -96,6 +96,15 @@ class Disk:
         self.path.rmdir()
 
 
+def _children(parent: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(stat.parent.name))
+    return found
+
+
 class Server:
     """A process on a host, with a disk of its own, on which it logs and works.
 
@@ -149,14 +158,19 @@ class Server:
             self.process.wait()
 
     def freeze(self) -> None:
-        """Stop it; its sockets stay open."""
-        if self.process is not None and self.lives:
-            self.process.send_signal(signal.SIGSTOP)
+        """Stop it and its children, as PostgreSQL has one per connection; its sockets stay open."""
+        self._signal_all(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let it go on."""
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, what: signal.Signals) -> None:
         if self.process is not None and self.lives:
-            self.process.send_signal(signal.SIGCONT)
+            self.process.send_signal(what)
+            for child in _children(self.process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(child, what)
 
     def remove(self) -> None:
         """End it and delete its data."""

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from histories.systems import SYSTEMS
 
@@ -14,13 +14,22 @@ SEEN: Final = Path(__file__).parent / "seen.json"
 PAGE: Final = Path(__file__).parent.parent / "docs/library/explanation/partitions.md"
 BEGIN, END = "<!-- written by python -m histories.table -->", "<!-- end -->"
 HEAD: Final = (
-    "| fault | operations | seconds with a grant | longest wait for the next holder | two holders"
-    " | `get_lock` | `locked_transaction` | `fenced=True` |\n|---|---:|---:|---:|---|---|---|---|"
+    "| fault | times | operations | seconds with a grant | longest wait for the next holder | two holders"
+    " | `get_lock` | `locked_transaction` | `fenced=True` |\n|---|---:|---:|---:|---:|---|---|---|---|"
 )
-LOCKS: Final = ("lock", "semaphore", "read_write")
-LABELS: Final = {"bare": "`get_lock`", "confirmed": "`locked_transaction`", "read_write": "read-write"}
-NO_WAY: Final = {("advisory", "owner"), ("rowlock", "owner"), ("rowlock", "lease")}
-"""Mistakes that can't be made: the lock is one session's or transaction's, and ends with it."""
+LOCKS: Final = ("lock", "renewed", "semaphore", "read_write")
+LABELS: Final = {
+    "bare": "`get_lock`",
+    "confirmed": "`locked_transaction`",
+    "fenced": "`fenced=True`",
+    "read_write": "read-write",
+    "renewed": "renewed lock",
+}
+NO_WAY: Final = {
+    *(("advisory", mistake) for mistake in ("owner", "fence")),
+    *(("rowlock", mistake) for mistake in ("owner", "lease", "fence")),
+}
+"""Mistakes that can't be made: the lock is one session's or transaction's, ends with it, and has no token."""
 
 Seen = dict[str, Any]
 
@@ -46,7 +55,7 @@ def said(cell: Seen, kind: str) -> str:
 def holders(cell: Seen) -> str:
     """Return which locks had two holders at a time."""
     verdicts = {kind: cell["verdicts"][kind] for kind in LOCKS if kind in cell["verdicts"]}
-    found = [kind.replace("_", "-") for kind, verdict in verdicts.items() if verdict == "Illegal"]
+    found = [LABELS.get(kind, kind) for kind, verdict in verdicts.items() if verdict == "Illegal"]
     if found:
         return f"**{', '.join(found)}**"
     if not verdicts:
@@ -60,6 +69,7 @@ def row(cell: Seen) -> str:
     registers = (said(cell, kind) for kind in ("bare", "confirmed", "fenced"))
     shown = (
         cell["nemesis"].replace("-", " "),
+        str(len(cell["faults"])),
         f"{figures['operations']:,}",
         f"{figures['availability']:.0%}",
         f"{figures['next_holder']:.1f} s",
@@ -70,46 +80,61 @@ def row(cell: Seen) -> str:
 
 
 def tables(cells: Iterable[Seen]) -> str:
-    """Return a table for each system."""
+    """Return a table for each system, and below it what its mixes were."""
     sound = [cell for cell in cells if not cell["wrong"]]
     parts = []
     for name, system in SYSTEMS.items():
-        rows = [row(cell) for cell in sound if cell["system"] == name]
-        if rows:
-            parts.append("\n".join([f"### {system.name}\n", HEAD, *rows]))
+        its = [cell for cell in sound if cell["system"] == name]
+        if its:
+            mixes = [mixed(cell) for cell in its if cell["nemesis"] == "mix"]
+            parts += ["\n".join([f"### {system.name}\n", HEAD, *map(row, its)]), *mixes]
     return "\n\n".join(parts)
 
 
+def mixed(cell: Seen) -> str:
+    """Return what a mix was, without the hosts that it chose."""
+    drawn = [re.sub(r" \(.*?\)", "", fault).replace("-", " ") for fault in cell["faults"]]
+    return f"Mixed, in this order (seed {cell['seed']}): {'; '.join(drawn)}."
+
+
+class Mistake(NamedTuple):
+    """What a wrong lock does, where that has to be found, and under which nemesis it shows."""
+
+    label: str
+    kinds: tuple[str, ...]
+    nemesis: str
+
+
 MISTAKES: Final = {
-    "lock": ("no lock", ("bare", "confirmed")),
-    "lease": ("an ended lease believed in", LOCKS),
-    "owner": ("another holder released", LOCKS),
+    "lock": Mistake("no lock", ("bare", "confirmed"), "calm"),
+    "lease": Mistake("an ended lease believed in", LOCKS, "frozen-holder"),
+    "owner": Mistake("another holder released", LOCKS, "frozen-holder"),
+    "fence": Mistake("no fence", ("fenced",), "frozen-client"),
 }
-"""What a wrong lock does, and where that has to be found: a frozen holder spoils the others anyway."""
+"""A history that a frozen holder spoils without any mistake is not among those that must show it."""
 
 
 def mistakes(cells: Iterable[Seen]) -> str:
     """Return the table of the wrong locks: by system, in which histories each mistake was found."""
-    found: dict[tuple[str, str], set[str]] = {}
-    for cell in cells:
-        if cell["wrong"]:
-            kinds = MISTAKES[cell["wrong"]][1]
-            impossible = {kind for kind in kinds if cell["verdicts"].get(kind) == "Illegal"}
-            found.setdefault((cell["system"], cell["wrong"]), set()).update(impossible)
-    names = [name for name, _ in MISTAKES.values()]
-    lines = [f"| system | {' | '.join(names)} |\n|---|---|---|---|"]
-    for system in dict.fromkeys(system for system, _ in found):
-        shown = [_found(found.get((system, wrong)), (system, wrong) in NO_WAY) for wrong in MISTAKES]
-        lines.append(f"| {SYSTEMS[system].name} | {' | '.join(shown)} |")
+    of = {(cell["system"], cell["wrong"]): cell for cell in cells if cell["wrong"]}
+    labels = " | ".join(mistake.label for mistake in MISTAKES.values())
+    lines = [f"| system | {labels} |\n|---|{'---|' * len(MISTAKES)}"]
+    for system in SYSTEMS:
+        if any(name == system for name, _ in of):
+            shown = [found(system, wrong, of.get((system, wrong))) for wrong in MISTAKES]
+            lines.append(f"| {SYSTEMS[system].name} | {' | '.join(shown)} |")
     return "\n".join(lines)
 
 
-def _found(impossible: set[str] | None, no_way: bool) -> str:
-    if no_way:
+def found(system: str, wrong: str, cell: Seen | None) -> str:
+    """Return where a mistake was found, and how many seconds the clients had run."""
+    if (system, wrong) in NO_WAY:
         return "can't be made"
-    if impossible is None:
+    if cell is None:
         return "not run"
-    return ", ".join(sorted(LABELS.get(kind, kind) for kind in impossible)) or "not found"
+    kinds = [kind for kind in MISTAKES[wrong].kinds if cell["verdicts"].get(kind) == "Illegal"]
+    where = ", ".join(LABELS.get(kind, kind) for kind in kinds)
+    return f"{where} ({cell['seconds']:.0f} s)" if kinds else "not found"
 
 
 def page(text: str, cells: Sequence[Seen]) -> str:

@@ -39,13 +39,26 @@ def uninstall(apps: Any, schema_editor: Any) -> None:
     """Drop what `install` made."""
     connection = schema_editor.connection
     if connection.vendor == "postgresql":
-        for name in ("apply_movements", "refuse_balances", "begin_level", "refuse_change", "take_plain"):
+        for name in ("apply_movements", "refuse_balances", "begin_level", "refuse_change"):
             schema_editor.execute(f"DROP FUNCTION inventory_{name}() CASCADE")
         return
     for statement in _statements(connection):
         if found := re.match(r"CREATE TRIGGER (\w+)", statement):
             schema_editor.execute(f"DROP TRIGGER {found[1]}")
     schema_editor.execute("DROP TABLE inventory_posting")
+
+
+def install_take(apps: Any, schema_editor: Any) -> None:
+    """Create the function that takes units of a plain item, on PostgreSQL."""
+    if schema_editor.connection.vendor == "postgresql":
+        text = files("inventory").joinpath("sql", "take_plain.sql").read_text()
+        schema_editor.execute(text, params=None)
+
+
+def uninstall_take(apps: Any, schema_editor: Any) -> None:
+    """Drop what `install_take` made."""
+    if schema_editor.connection.vendor == "postgresql":
+        schema_editor.execute("DROP FUNCTION inventory_take_plain")
 
 
 def _without_comments(statement: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -34,8 +34,8 @@ class System(ABC):
 
     name: ClassVar[str]
     abilities: ClassVar[Abilities] = Abilities()
-    register_is_theirs: ClassVar[bool] = False
-    """Whether the guarded register lies in the system's own database instead of the judge's."""
+    promises: ClassVar[Sequence[str]] = ("fenced",)
+    """The locks and registers whose histories are possible under every fault: what the pages promise."""
 
     def __init__(self) -> None:
         self.members: list[Server] = []
@@ -59,11 +59,6 @@ class System(ABC):
     def leader(self) -> Server:
         """Return the server that leads, or the one that matters most."""
         return self.members[0]
-
-    def follower(self) -> Server:
-        """Return another one, or the only one."""
-        leader = self.leader()
-        return next((member for member in self.members if member is not leader), leader)
 
     def promote(self, lost: Server) -> None:  # noqa: B027 - most servers elect their leader themselves
         """Have another server take over from `lost`, where that isn't done by the servers themselves."""

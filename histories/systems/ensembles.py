@@ -30,6 +30,7 @@ class ZooKeeper(System):
     """Three servers; sessions end after the length of a lease."""
 
     name = "ZooKeeper"
+    promises = ("lock", "renewed", "semaphore", "read_write", "fenced")
 
     def start(self) -> None:
         """See `System`."""
@@ -89,6 +90,7 @@ class Etcd(System):
     """Three members."""
 
     name = "etcd"
+    promises = ("lock", "renewed", "semaphore", "read_write", "fenced")
 
     def start(self) -> None:
         """See `System`."""

@@ -178,7 +178,7 @@ class RowLock(Postgres):
         "idle_in_transaction_session_timeout": f"{LEASE:g}s",
     }
     abilities = Abilities(fenced=False, semaphore=False, read_write=False, lists=False, in_transaction=True)
-    register_is_theirs = True
+    promises = ("confirmed",)
 
     def databases(self) -> dict[str, dict[str, Any]]:
         """See `System`."""

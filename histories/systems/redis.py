@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import redis
 
@@ -87,11 +87,13 @@ class Sentinel(RedisSystem):
     """A master, two replicas, and a Sentinel on each host."""
 
     name = "Redis Sentinel"
+    settings: ClassVar[dict[str, Any]] = {}
 
     def start(self) -> None:
         """See `System`."""
         master = f"{address('n1')} {PORT}"
-        self.members = [RedisServer("n1"), *(RedisServer(host, replicaof=master) for host in ("n2", "n3"))]
+        followers = (RedisServer(host, replicaof=master, **self.settings) for host in ("n2", "n3"))
+        self.members = [RedisServer("n1", **self.settings), *followers]
         self.sentinels = [self._sentinel(host, master) for host in ("n1", "n2", "n3")]
         until(self.is_whole, "a master and two replicas that the Sentinels know")
 
@@ -130,6 +132,13 @@ class Sentinel(RedisSystem):
         for sentinel in self.sentinels:
             sentinel.remove()
         super().stop()
+
+
+class Guarded(Sentinel):
+    """The same, with the setting that has a master without replicas refuse writes."""
+
+    name = "Redis Sentinel, min-replicas-to-write 1"
+    settings: ClassVar[dict[str, Any]] = {"min_replicas_to_write": 1, "min_replicas_max_lag": 10}
 
 
 class Cluster(RedisSystem):

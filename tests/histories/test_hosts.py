@@ -1,15 +1,17 @@
 """Hosts in network namespaces, and the partitions between them."""
 
+import random
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
-from histories import hosts
+from histories import hosts, slow
 
 REASON = hosts.obstacle()
 PORT = 7979
@@ -44,6 +46,13 @@ def listening_on(host: str) -> socket.socket:
     thread.start()
     thread.join()
     return opened[0]
+
+
+def flood(source: str, target: str, packets: int) -> None:
+    """Send many packets from one host to the other."""
+    send = ASK + f"    for _ in range({packets - 1}): sender.sendto(b'more', (sys.argv[1], 7979))\n"
+    command = hosts.command_on(source, [sys.executable, "-c", send, hosts.address(target), "more"])
+    subprocess.run(command, check=True)
 
 
 def arrives(source: str, target: str) -> bool:
@@ -86,6 +95,37 @@ def test_removing_the_hosts_ends_what_runs_in_them():
     assert (
         hosts.PREFIX not in subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
     )
+
+
+@needs_hosts
+@pytest.mark.usefixtures("network")
+def test_a_slow_network_delays_what_it_does_not_lose():
+    """Of 200 packets most arrive, none before the least delay; afterwards each arrives at once."""
+    assert arrives("n2", "n1")  # from then on n2 knows its address
+    with listening_on("n1") as listener:
+        listener.settimeout(2)
+        with slow.slowed("n1", random.Random(35)):
+            sent = time.monotonic()
+            flood("n2", "n1", 200)
+            arrived, first = 0, 0.0
+            with suppress(TimeoutError):
+                while listener.recv(16):
+                    first, arrived = first or time.monotonic(), arrived + 1
+        assert 100 <= arrived < 200
+        assert first - sent >= slow.DELAY[0]
+    assert arrives("n2", "n1")
+
+
+@needs_hosts
+@pytest.mark.usefixtures("network")
+def test_a_second_run_is_refused_while_the_hosts_are_in_use():
+    """It would remove them, and end what runs there."""
+    second = subprocess.run(
+        [sys.executable, "-m", "histories.hosts", "up"], capture_output=True, text=True, check=False
+    )
+    assert second.returncode != 0
+    assert "another run has the hosts" in second.stderr
+    assert "Traceback" not in second.stderr
 
 
 def test_without_root_the_command_says_so(monkeypatch):

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from histories import checker
-from histories.models import FOREVER, MODELS, Operation, is_linearizable
+from histories import checker, models
+from histories.models import FOREVER, MODELS, Operation, judge
 
 
 def hold(owner: str, begin: int, end: int, token: int = 0, mode: str = "") -> list[Operation]:
@@ -84,12 +84,17 @@ IMPOSSIBLE = {
 
 @pytest.mark.parametrize(("model", "history"), list(POSSIBLE.values()), ids=list(POSSIBLE))
 def test_a_possible_history_is_accepted(model, history):
-    assert is_linearizable(model, history)
+    assert judge(model, history) == "Ok"
 
 
 @pytest.mark.parametrize(("model", "history"), list(IMPOSSIBLE.values()), ids=list(IMPOSSIBLE))
 def test_an_impossible_history_is_refused(model, history):
-    assert not is_linearizable(model, history)
+    assert judge(model, history) == "Illegal"
+
+
+def test_a_history_that_would_take_too_long_is_called_unknown(monkeypatch):
+    monkeypatch.setattr(models, "MOST", 3)
+    assert judge("semaphore", [*hold("a", 0, 10), *hold("b", 1, 9)]) == "Unknown"
 
 
 def made_up(chance: random.Random, model: str) -> list[Operation]:
@@ -122,9 +127,7 @@ def test_porcupine_says_what_the_python_checker_says(tmp_path):
     lines = [(history, operation) for history, operations in cases.items() for operation in operations]
     said = checker.judge(checker.build(tmp_path), lines)
     expected = {
-        history: "Ok" if is_linearizable(history.model, operations) else "Illegal"
-        for history, operations in cases.items()
-        if operations
+        history: judge(history.model, operations) for history, operations in cases.items() if operations
     }
     assert said == expected
     assert len(set(expected.values())) == 2

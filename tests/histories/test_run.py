@@ -40,10 +40,11 @@ def test_a_frozen_holder_loses_a_write_without_a_fence_and_none_behind_it(tmp_pa
 
 @pytest.mark.whole
 @pytest.mark.skipif(REASON is not None, reason=str(REASON))
-def test_a_lock_that_is_not_taken_is_found_out(tmp_path):
-    """Sections without their lock overlap, and the checker says so."""
-    cell = run_cell(tmp_path, "--wrong", "lock")
-    assert cell["verdicts"]["confirmed"] == "Illegal"
+@pytest.mark.parametrize(("mistake", "kind"), [("lock", "confirmed"), ("fence", "fenced")])
+def test_a_mistake_is_found_out(tmp_path, mistake, kind):
+    """Sections without their lock overlap, a stale holder without a fence writes, and the checker says so."""
+    cell = run_cell(tmp_path, "--wrong", mistake)
+    assert cell["verdicts"][kind] == "Illegal"
 
 
 def test_without_root_the_run_says_so(monkeypatch):

@@ -77,8 +77,9 @@ def test_an_engine_is_loaded_with_its_first_lock() -> None:
     assert "redis" in loaded_by("django.setup()\nfrom locking import get_lock\nget_lock('a')")
 
 
-MOST_CALLS = 75
-MOST_CALLS_IN_ASYNCIO = 190
+MOST_CALLS = 85
+MOST_CALLS_IN_ASYNCIO = 200
+"""It is 67 and 170 alone; what earlier tests hold or observe in the process adds a few."""
 
 
 def test_a_pair_calls_few_functions(redis_database: Any) -> None:
