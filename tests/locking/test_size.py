@@ -62,7 +62,7 @@ CEILINGS: Final = {
     "liveness": 540,
     "database": 1_610,  # goal, as of each optional part: 1,500
     "redlock": 390,
-    "redis": 3_680,
+    "redis": 3_700,
     "zookeeper and etcd": 2_110,  # goal: 1,400
     "celery": 330,
     "contrib": 700,
@@ -73,7 +73,7 @@ CEILINGS: Final = {
     "command": 920,
     "testing": 390,
 }
-MOST: Final = 22_070  # goal: 18,000
+MOST: Final = 22_080  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 
