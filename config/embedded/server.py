@@ -168,9 +168,15 @@ class Postgres(Server):
             self.create_cluster(lock)
         for stale in (self.data / "postmaster.pid", *self.home.path.glob(".s.PGSQL.*")):
             stale.unlink(missing_ok=True)  # no process works in the data folder
+        return self.tool(
+            "pg_ctl", "start", "-w", "-D", self.data.name, "-l", self.log.name, "-o", self.options
+        )
+
+    @property
+    def options(self) -> str:
+        """Its settings as `pg_ctl -o` takes them: they are in no file."""
         settings = {**self.settings, "unix_socket_directories": str(self.home.path)}
-        options = shlex.join(f"--{name}={value}" for name, value in settings.items())
-        return self.tool("pg_ctl", "start", "-w", "-D", self.data.name, "-l", self.log.name, "-o", options)
+        return shlex.join(f"--{name}={value}" for name, value in settings.items())
 
     def create_cluster(self, lock: int) -> None:
         """Create under a temporary name first: a cluster cut short must not be taken for a whole one.

@@ -34,7 +34,8 @@ class Replica:
         assert not done.returncode, done.stdout + done.stderr
 
     def start(self) -> None:
-        self._run("pg_ctl", "start", "-w", "-D", "replica", "-l", "replica.log", "-o", f"-p {PORT}")
+        options = f"{self._primary.options} -p {PORT}"
+        self._run("pg_ctl", "start", "-w", "-D", "replica", "-l", "replica.log", "-o", options)
 
     def stop(self) -> None:
         self._run("pg_ctl", "stop", "-m", "fast", "-D", "replica")

@@ -1,6 +1,8 @@
 """A contract is worth what it refuses: backends and scripts with one rule taken out fail it."""
 
 import secrets
+import threading
+from types import SimpleNamespace
 
 import pytest
 from django.test.utils import override_settings
@@ -96,7 +98,9 @@ def test_a_core_without_a_watchdog_is_refused(monkeypatch):
 
 def test_a_core_that_lets_everyone_re_enter_is_refused(monkeypatch):
     """Re-entry by anything that threads share lets a second thread in."""
-    monkeypatch.setattr("locking.core.lock.current_context", lambda: watchdogs)
+    shared = SimpleNamespace(**vars(threading) | {"current_thread": lambda: watchdogs})
+    monkeypatch.setattr("locking.core.lock.threading", shared)
+    monkeypatch.setattr("locking.core.lock.current_context", shared.current_thread)
     with pytest.raises(AssertionError):
         run("test_another_thread_does_not_enter", {"BACKEND": MEMORY})
 
