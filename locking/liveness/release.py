@@ -59,12 +59,15 @@ class Cleanup:
         Once isn't enough: a server may still have had a request of the process to work off, or may have
         handed a lock over to a waiter whose socket it had not yet found closed.
         """
-        record = self.dead.record
-        try:
-            released = sum(_clean(locks[alias], record) for alias in record.aliases if alias in locks)
-        except Exception as error:  # it must not keep the locks of other processes from being released
-            level = logging.INFO if isinstance(error, LockError) else logging.ERROR
-            logger.log(level, "releasing the locks of the dead process %d has to wait: %s", record.pid, error)
+        record, released, failed = self.dead.record, 0, False
+        for alias in (each for each in record.aliases if each in locks):
+            try:
+                released += _clean(locks[alias], record)
+            except Exception as error:  # it must not keep what lies elsewhere from being released
+                failed, level = True, logging.INFO if isinstance(error, LockError) else logging.ERROR
+                text = "releasing the locks of the dead process %d on %r has to wait: %s"
+                logger.log(level, text, record.pid, alias, error)
+        if failed:
             self._was_clean, self._pause = False, min(2 * self._pause, LONGEST_PAUSE)
             self.due = now() + self._pause
             return False

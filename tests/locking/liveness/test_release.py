@@ -15,7 +15,7 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import connection
 
-from locking import get_lock, locked_transaction
+from locking import BackendUnavailable, get_lock, locked_transaction
 from locking.backends.capabilities import Listing
 from locking.core.handler import locks
 from locking.core.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
@@ -457,7 +457,22 @@ def test_a_release_that_fails_keeps_no_other_from_being_tried(monkeypatch, caplo
     with caplog.at_level("ERROR", "locking.liveness.release"):
         assert not cleanup.attempt()
     assert cleanup.due > now()
-    assert "has to wait: no such package" in caplog.text
+    assert "on 'default' has to wait: no such package" in caplog.text
+
+
+def test_a_backend_that_fails_keeps_no_lock_on_another(monkeypatch):
+    """A database without the tables comes first by its name: what lies on Redis is released all the same."""
+    owner, clean = "00000000-0000-8000-b000-000000000000:1", release._clean
+
+    def cleaned(backend, record):
+        if backend.alias == "database":
+            raise BackendUnavailable("no such table")
+        return clean(backend, record)
+
+    monkeypatch.setattr(release, "_clean", cleaned)
+    locks["default"].try_acquire("kept", owner, LEASE)
+    assert not Cleanup(dead(process_of(owner), "database", "default")).attempt()
+    assert locks["default"].holder("kept") is None
 
 
 def test_a_lock_that_stays_is_not_asked_for_again(monkeypatch):
