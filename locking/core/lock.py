@@ -195,7 +195,7 @@ class Lock:
         if others:
             refuse_unknown("acquire", others, ("wait",))
         if _get_running_loop() is None:
-            context: object = threading.current_thread()
+            context: object = threading.current_thread()  # `current_context` would look for a loop again
         elif os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
             context = current_context()
         else:

@@ -136,6 +136,6 @@ def test_an_audit_beside_a_sale_sees_one_moment(shop):
 
 @pytest.mark.parametrize("command", [["audit_orders"], ["stock", "audit"]], ids=lambda command: command[0])
 def test_a_database_without_tables_is_said_in_a_line(command):
-    """Whoever has not migrated yet reads what to do."""
+    """A user who has not migrated yet reads what to do."""
     with default_leads_to({"NAME": "postgres"}), pytest.raises(CommandError, match=r"manage\.py migrate"):
         call_command(*command, stdout=StringIO())

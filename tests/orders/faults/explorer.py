@@ -197,7 +197,7 @@ def refund(sku: str) -> Ask:
 WITHOUT_A_KEY: list[Begin] = [
     sale_without_a_key, reservation_without_a_key, sale_of_a_reservation_without_a_key,
 ]  # fmt: skip
-"""Their client repeats only what has done nothing, and is told so where that isn't known."""
+"""Their client repeats only what has done nothing, and learns it where that isn't known."""
 
 OPERATIONS: list[Begin] = [
     *WITHOUT_A_KEY, sale_by_the_form, sale_of_a_reservation, reservation, extension, release, payment, notice,

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
@@ -105,7 +104,7 @@ def test_one_request_at_a_time_tries_a_frozen_server(ask_all: Callable[..., list
 
     refused = [each for name in names for each in ask_all(name)]
     assert [str(error) for _, error in refused if "nothing was sent to it" not in str(error)] == []
-    assert median(waited for waited, _ in refused) < AT_ONCE
+    assert sorted(waited for waited, _ in refused)[-2] < AT_ONCE
     if other is not None:
         assert ask_all(other)[0][1] is None
 
