@@ -17,7 +17,7 @@ from django.db import close_old_connections, connections, reset_queries
 from django.http import FileResponse, HttpRequest, HttpResponse
 from django.urls import ResolverMatch
 
-from inventory.strategies.leading import is_silent
+from inventory.statements import is_silent
 
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 

@@ -7,13 +7,14 @@ take turns each have them from a while ago. What that brings was measured: docs/
 from __future__ import annotations
 
 import os
-import select
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from django.db import connections
+
+from inventory.statements import is_silent
 
 
 class LeadingConnection:
@@ -53,17 +54,3 @@ class LeadingConnection:
         shared.close_if_unusable_or_obsolete()
         shared.health_check_done = is_silent(shared)
         return shared
-
-
-def is_silent(connection: Any) -> bool:
-    """Return whether nothing has come on a kept connection of PostgreSQL since its last answer.
-
-    A server that ends a connection says so on its socket. Of a network that has fallen silent it tells
-    nothing; there a question would wait for its answer as long as the statement behind it.
-    """
-    raw = connection.connection
-    if raw is None or connection.vendor != "postgresql" or raw.closed:
-        return False
-    poll = select.poll()
-    poll.register(raw.fileno(), select.POLLIN)
-    return not poll.poll(0)

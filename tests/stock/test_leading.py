@@ -46,7 +46,7 @@ def combined() -> Iterator[Stock]:
     selling = Stock(strategy="combined")
     selling.strategy = Combined(selling.settings, shared_connection=True)
     yield selling
-    shared_by(selling)._shared.close()  # type: ignore[attr-defined]
+    shared_by(selling)._shared.close()
 
 
 def shared_by(selling: Stock) -> LeadingConnection:
@@ -137,5 +137,5 @@ def test_a_childs_leaders_use_one_of_their_own(combined):
     parents, shared = shared_by(combined)._shared, shared_by(combined)
     shared._opened_by = os.getppid()  # what a child finds after a fork
     assert sell(combined, "2") != led
-    assert parents.connection is not None, "the parent goes on with its own"  # type: ignore[attr-defined]
-    parents.close()  # type: ignore[attr-defined]
+    assert parents.connection is not None, "the parent goes on with its own"
+    parents.close()
