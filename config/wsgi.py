@@ -17,6 +17,8 @@ from django.db import close_old_connections, connections, reset_queries
 from django.http import FileResponse, HttpRequest, HttpResponse
 from django.urls import ResolverMatch
 
+from inventory.statements import is_silent
+
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
@@ -93,14 +95,14 @@ class Handler(WSGIHandler):
         self._fixed: dict[str, ResolverMatch] = {}
 
     def __call__(self, *args: Any) -> Any:
-        """Answer a request, for which no connection has been checked yet.
+        """Answer a request; Django asks the server whether a kept connection works unless that can be seen.
 
-        Behind a request in which a statement failed Django asks at once, for the request that begins: here
-        the next one may come much later.
+        It would ask when the transaction begins: under the lock, while others wait for it. Behind a request
+        in which a statement failed it asks at once, for a request that may come much later.
         """
         kept: Iterable[Any] = connections.all(initialized_only=True)
         for connection in kept:
-            connection.health_check_done = False
+            connection.health_check_done = is_silent(connection)
         return super().__call__(*args)
 
     def resolve_request(self, request: HttpRequest) -> ResolverMatch:

@@ -139,8 +139,7 @@ class Postgres(Server):
         "log_timezone": "UTC",
         "jit": "off",  # every statement here is short: compiling it costs more than running it
         "autovacuum_naptime": "10s",  # a hot stock row leaves many dead versions within seconds
-        "log_lock_waits": "on",  # what waited a second for which lock, and what took five, is in its log
-        "log_min_duration_statement": "5s",
+        "log_lock_waits": "on",  # what waited a second for which lock is in its log
     }
 
     def connect(self, dbname: str, **options: Any) -> psycopg.Connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from time import monotonic
 from typing import Any, ClassVar, Final
 
@@ -17,6 +18,7 @@ from inventory.group_commit import GroupCommit, Ticket
 from inventory.hooks import reach
 from inventory.ledger import take
 from inventory.strategies.base import Sale, Strategy, understood
+from inventory.strategies.leading import LeadingConnection
 
 SHORTEST_WAIT: Final = 0.05
 """Seconds that a batch waits at least for a locked level; then it goes on without the sales that need it."""
@@ -42,20 +44,22 @@ class Combined(Strategy):
         a batch, nothing was sold yet, and each is made in a savepoint of its own.
 
     Cost:
-        A few statements for up to `most` sales. `write` runs in the leader's thread and connection; one that
-        takes the whole batch (`write_many`) costs the least.
+        A few statements for up to `most` sales. `write` runs in the leader's thread; one that takes the whole
+        batch (`write_many`) costs the least.
 
     Options:
-        most: sales in a batch.
+        most: sales in a batch. shared_connection: leaders sell over one connection that the process keeps
+        for them, where connections are kept (`CONN_MAX_AGE`, PostgreSQL): a tenth faster with many threads.
     """
 
     name: ClassVar[str] = "combined"
 
-    def __init__(self, settings: AliasSettings, most: int = 64) -> None:
+    def __init__(self, settings: AliasSettings, most: int = 64, shared_connection: bool = False) -> None:
         super().__init__(settings)
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:
             raise ValueError(f"most is a whole number from 1, not {most!r}")
         self.group_commit = GroupCommit(self.sell_batch, most)
+        self._leading = LeadingConnection(settings.database) if shared_connection else None
         self._held_seconds = 0.0
 
     def sell(self, sale: Sale) -> None:
@@ -65,7 +69,10 @@ class Combined(Strategy):
 
     def sell_batch(self, batch: list[Ticket]) -> None:
         """Sell to each of `batch`, or say why not in its `error`; committed on return."""
-        using = batch[0].sale.using
+        with self._leading.in_use() if self._leading else nullcontext():
+            self._sell_batch(batch, batch[0].sale.using)
+
+    def _sell_batch(self, batch: list[Ticket], using: str) -> None:
         try:
             with understood(batch[0].sale.cause, using, batch[0].sale):
                 self._sell_at_once(batch, using)

@@ -66,7 +66,7 @@ def end_connection_of_the_last_request() -> None:
     """Have the server end it, as a restart would."""
     other = connections["default"].copy()
     with other.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(%s)", [connection.connection.info.backend_pid])
+        cursor.execute("SELECT pg_terminate_backend(%s, 30000)", [connection.connection.info.backend_pid])
     other.close()
 
 
@@ -118,6 +118,22 @@ def test_a_connection_that_died_between_requests_is_found_out(served):
     assert get(served) == "200 OK"
     end_connection_of_the_last_request()
     assert get(served) == "200 OK"
+
+
+def test_a_connection_that_nothing_was_heard_of_is_used_without_a_question(served, monkeypatch):
+    """Django would ask under the lock; a request that finds its connection silent asks nothing."""
+    asked: list[bool] = []
+    monkeypatch.setattr(connections["default"], "is_usable", lambda: asked.append(True) or True)
+    assert get(served) == get(served) == get(served) == "200 OK"
+    assert asked == []
+
+
+def test_without_a_look_at_the_socket_a_dead_connection_fails_its_request(served, monkeypatch):
+    """The mutant takes every connection for a living one, and answers that the database is away."""
+    monkeypatch.setattr(wsgi, "is_silent", lambda connection: True)
+    assert get(served) == "200 OK"
+    end_connection_of_the_last_request()
+    assert get(served) == "503 Service Unavailable"
 
 
 def test_a_connection_that_died_behind_a_failed_statement_is_found_out(served, monkeypatch):
