@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,7 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 from config import embedded
 from config.embedded import EmbeddedError, Home, Postgres, Redis
 from config.embedded import server as server_module
+from config.embedded.__main__ import run
 from tests import ROOT
 
 as_root = pytest.mark.skipif(
@@ -434,6 +436,13 @@ class TestCommandLine:
         )
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == "usage: python -m config.embedded start|stop|status|remove\n"
+
+    def test_status_makes_nothing(self, tmp_path, monkeypatch, capsys):
+        """Where no server was ever started, status says so and leaves the checkout as it was."""
+        monkeypatch.setattr(embedded, "existing", partial(embedded.existing, tmp_path))
+        run("status")
+        assert capsys.readouterr().out == "No server was started here yet.\n"
+        assert list(tmp_path.iterdir()) == []
 
 
 class TestSettings:
