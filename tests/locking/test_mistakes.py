@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
+from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 from django.http import HttpRequest
 from django.test import RequestFactory, override_settings
@@ -36,6 +37,7 @@ from locking.core import handler
 from locking.core.handler import InvalidLockBackend, locks
 from locking.core.holders import description
 from locking.liveness.files import SETTING
+from locking.transactions.decorator import DECORATED
 from tests.locking.support.helpers import elsewhere
 from tests.private_redis import private_redis
 from tests.support.processes import until
@@ -240,6 +242,13 @@ def test_a_wrong_password_is_told_as_one(login: str, settings: Any) -> None:
     assert "user or password in LOCKING" in finding.hint
 
 
+def test_a_database_that_the_server_lacks_is_named_as_one() -> None:
+    """A number above Redis' last says where it was written, and not only that a request was refused."""
+    with private_redis() as server, override_settings(LOCKING=location(server.url.replace("db=0", "db=99"))):
+        found = {finding.verdict: finding.text for finding in live_checks._backend("default")}
+    assert "no database of this number: correct the end of LOCATION" in found["error"]
+
+
 @pytest.mark.parametrize(
     ("module", "advice"),
     [
@@ -268,12 +277,19 @@ CACHES = {
 }
 
 
+@distributed_lock(key="fenced:{order_id}", fenced=True)
+def fenced(order_id: int) -> None:
+    """Have every check look at a decorated function."""
+
+
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.text)
 def test_check_tells_a_mistake_in_the_setting(mistake: Mistake) -> None:
     """It names the place and the value, and crashes on none; the first lock says the same."""
+    assert fenced in DECORATED
     with override_settings(LOCKING=mistake.setting, CACHES=CACHES):
         (message,) = check_setting()
         assert mistake.text in message.msg
+        assert message in run_checks(tags=["locking"])  # none crashes, whatever is decorated
         if isinstance(mistake.setting, dict):
             assert live_checks._backend("default") == []
         else:
@@ -302,6 +318,16 @@ async def in_event_loop() -> None:
         pass
 
 
+async def tried_in_event_loop() -> None:
+    """Try once where even one round trip blocks every task."""
+    get_lock("order:42").try_acquire()
+
+
+async def called_in_event_loop() -> None:
+    """Call a decorated `def`, which can't await, from a task."""
+    distributed_lock(key="order:{order_id}")(order)(42)
+
+
 def longer_than_its_ttl() -> None:
     """Work for longer than a ttl that isn't renewed."""
     with get_lock("order:42", ttl=0.01) as lease:
@@ -319,7 +345,17 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: get_lock("a", renew=1.5), ValueError, "renew=1.5 must be True or False"),  # type: ignore[arg-type]
     (lambda: get_lock("a", timeout=5), TypeError, "the length of the lease is ttl= (seconds)"),  # type: ignore[call-arg]
     (lambda: get_lock("a", backend="x"), InvalidLockBackend, "LOCKING has no alias 'x'; it has "),
-    (lambda: asyncio.run(in_event_loop()), SynchronousOnlyOperation, "write `async with` or `await"),
+    (
+        lambda: asyncio.run(in_event_loop()),
+        SynchronousOnlyOperation,
+        "write `async with`, `await lock.aacquire()`",
+    ),
+    (lambda: asyncio.run(tried_in_event_loop()), SynchronousOnlyOperation, "`await lock.atry_acquire()`"),
+    (
+        lambda: asyncio.run(called_in_event_loop()),
+        SynchronousOnlyOperation,
+        "or call this `def` through sync_to_async",
+    ),
     (longer_than_its_ttl, LockExpired, "ttl=0.01 isn't renewed and ended before the work did"),
     (longer_than_its_ttl, LockExpired, "leave ttl out, or say renew=True"),
     (decorated(key="order:<order_id>"), LockKeyError, """write "'order:'+<order_id>\""""),
