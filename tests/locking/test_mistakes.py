@@ -354,7 +354,7 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: asyncio.run(called_in_event_loop()),
         SynchronousOnlyOperation,
-        "or call this `def` through sync_to_async",
+        "or call this `def` by sync_to_async",
     ),
     (longer_than_its_ttl, LockExpired, "ttl=0.01 isn't renewed and ended before the work did"),
     (longer_than_its_ttl, LockExpired, "leave ttl out, or say renew=True"),
