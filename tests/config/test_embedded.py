@@ -59,7 +59,7 @@ class TestStarting:
         assert all(server.answers() for server in embedded.servers(checkout))
 
     @pytest.mark.parametrize("variable", ["PGPORT=6543", "PGHOSTADDR=127.0.0.1", "PGOPTIONS=-c nonsense=1"])
-    def test_settings_for_other_servers_lead_nobody_astray(self, checkout, monkeypatch, variable):
+    def test_settings_for_other_servers_are_ignored(self, checkout, monkeypatch, variable):
         """What the environment tells PostgreSQL's clients of another server is not said of this one."""
         monkeypatch.setenv(*variable.split("=", 1))
         found = embedded.database(checkout)
@@ -132,7 +132,7 @@ class TestStarting:
         assert pair(other)[1].client().get("whose") is None
         assert not set(pids(one)) & set(pids(other))
 
-    def test_a_half_made_cluster_is_made_anew(self, checkout):
+    def test_a_half_made_cluster_is_made_again(self, checkout):
         """What an initdb that was killed left behind is thrown away."""
         home = Home(checkout)
         home.folder(home.path / "postgres.part")
@@ -290,7 +290,7 @@ class TestPlaces:
         embedded.start(checkout)
         assert all(server.answers() for server in embedded.servers(checkout))
 
-    def test_the_home_lets_nobody_else_in(self, checkout):
+    def test_the_home_lets_no_other_account_in(self, checkout):
         """Only the servers' account may enter the home."""
         home = Home(checkout)
         found = home.path.stat()

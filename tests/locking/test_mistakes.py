@@ -232,7 +232,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("login", ["", ":wrong@", "nobody:secret@"])
-def test_a_wrong_password_is_told_as_one(login: str, settings: Any) -> None:
+def test_a_wrong_password_is_reported_as_one(login: str, settings: Any) -> None:
     """Not as a server that is down."""
     with private_redis() as server:
         server.client.config_set("requirepass", "secret")
@@ -257,7 +257,7 @@ def test_a_database_that_the_server_lacks_is_named_as_one() -> None:
         ("requests", "django-holdfast[etcd]"),
     ],
 )
-def test_a_missing_client_is_told_with_what_to_install(
+def test_a_missing_client_is_reported_with_what_to_install(
     module: str, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The extra, ready to be pasted."""
@@ -386,14 +386,14 @@ def test_a_hundred_mistakes_have_their_text() -> None:
 
 @pytest.mark.usefixtures("memory_locks")
 @pytest.mark.parametrize(("step", "error", "text"), CALLS, ids=[text for *_, text in CALLS])
-def test_a_wrong_call_is_told(step: Callable[[], object], error: type[Exception], text: str) -> None:
+def test_a_wrong_call_is_reported(step: Callable[[], object], error: type[Exception], text: str) -> None:
     """At once, before anything is sent, with what to write instead."""
     with pytest.raises(error, match=re.escape(text)):
         step()
 
 
 @pytest.mark.usefixtures("memory_locks")
-def test_the_holder_is_told_by_its_process_and_line() -> None:
+def test_the_holder_is_reported_by_its_process_and_line() -> None:
     """Not by the UUID alone."""
     lease = elsewhere(get_lock("order:42").acquire)
     with pytest.raises(LockNotAcquired) as caught:
@@ -404,7 +404,9 @@ def test_the_holder_is_told_by_its_process_and_line() -> None:
     assert pickle.loads(pickle.dumps(caught.value)).held_by == caught.value.held_by  # noqa: S301 - our own
 
 
-def test_the_holder_in_another_process_is_told_by_what_it_publishes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_holder_in_another_process_is_reported_by_what_it_publishes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Who has waited for a second may ask once more; who didn't wait, or waits in an event loop, doesn't."""
     client = "0199aaaa-0000-8000-a000-000000000000"
     facts = {
@@ -421,7 +423,7 @@ def test_the_holder_in_another_process_is_told_by_what_it_publishes(monkeypatch:
 
 
 @pytest.mark.usefixtures("memory_locks")
-def test_a_dropped_lease_is_told_with_its_line() -> None:
+def test_a_dropped_lease_is_reported_with_its_line() -> None:
     """It is neither renewed nor released any more: its lock stays taken until its lease ends."""
 
     def drop() -> None:
