@@ -34,7 +34,7 @@ HINTS: Final = {
     "locking.E001": f"Each alias takes {', '.join(DEFAULTS)}.",
     "locking.E002": "Add the alias to LOCKING, or name one that it has.",
     "locking.E003": "Give seconds above 0, or None: a TTL of 10 s kept alive by the watchdog.",
-    "locking.E004": "Correct BACKEND, CACHE or LOCATION, or install the package that the backend needs.",
+    "locking.E004": "Correct this entry of LOCKING, or install the package that the backend needs.",
     "locking.E005": "Correct using=, or add the database.",
     "locking.E006": "Put @method_decorator(distributed_lock(…), name='dispatch') on the class, or take the"
     " view out of ATOMIC_REQUESTS with Django's transaction.non_atomic_requests.",
@@ -70,8 +70,7 @@ def check_setting(**_: Any) -> list[CheckMessage]:
     except ImproperlyConfigured as error:
         return [_message("E001", str(error))]
     if DEFAULT_ALIAS not in setting:
-        known = ", ".join(map(repr, setting))
-        return [_message("E002", f"LOCKING has no alias 'default', only {known}.")]
+        return [_message("E002", f"LOCKING has no alias 'default', only {', '.join(map(repr, setting))}.")]
     return [message for alias in locks for message in _check_alias(alias, locks.settings[alias])]
 
 
@@ -162,13 +161,12 @@ def check_decorated(**_: Any) -> list[CheckMessage]:
 def _check_options(function: Any) -> Iterator[CheckMessage]:
     options: Options = function.lock_options
     path = dotted_path(function)
-    if options.backend not in locks:
-        text = f"{path} is locked on {options.backend!r}, which LOCKING doesn't have."
-        yield _message("E002", text)
+    with suppress(ImproperlyConfigured):  # LOCKING can't be read: E001 says why
+        if options.backend not in locks:
+            yield _message("E002", f"{path} is locked on {options.backend!r}, which LOCKING doesn't have.")
     for alias in sorted(_using(options)):
         if alias not in connections.settings:
-            text = f"{path} commits on the database {alias!r}, which DATABASES doesn't have."
-            yield _message("E005", text)
+            yield _message("E005", f"{path} commits on the database {alias!r}, which DATABASES doesn't have.")
 
 
 @register("locking")

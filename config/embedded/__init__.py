@@ -21,7 +21,7 @@ from config.embedded.server import PORT, UNSET, Postgres, Redis, Server
 
 __all__ = [
     "EmbeddedError", "Home", "Postgres", "Redis", "Server",
-    "database", "redis_url", "remove", "servers", "start", "stop",
+    "database", "existing", "redis_url", "remove", "servers", "start", "stop",
 ]  # fmt: skip
 
 
@@ -29,6 +29,11 @@ def servers(checkout: Path = CHECKOUT) -> list[Server]:
     """Return the two servers of a checkout, running or not; raises EmbeddedError."""
     home = Home(checkout)
     return [Postgres(home), Redis(home)]
+
+
+def existing(checkout: Path = CHECKOUT) -> list[Server]:
+    """Return the servers of a checkout; none before its first start, and nothing is made."""
+    return servers(checkout) if (checkout / ".run").is_dir() else []
 
 
 def database(checkout: Path = CHECKOUT) -> dict[str, Any]:
@@ -54,8 +59,7 @@ def start(checkout: Path = CHECKOUT) -> None:
 
 def stop(checkout: Path = CHECKOUT) -> list[str]:
     """Stop what runs, start nothing; returns the names of the servers that were stopped."""
-    there = (checkout / ".run").is_dir()
-    return [server.label for server in servers(checkout) if server.stop()] if there else []
+    return [server.label for server in existing(checkout) if server.stop()]
 
 
 def remove(checkout: Path = CHECKOUT) -> None:

@@ -16,7 +16,9 @@ def run(command: str) -> None:
     else:
         if command == "start":
             embedded.start()
-        for server in embedded.servers():
+        if not (found := embedded.existing()):
+            print("No server was started here yet.")
+        for server in found:
             process = server.process()
             state = f"runs as pid {process.pid}" if process else "does not run"
             print(f"{server.label} {state}; log {server.log}")

@@ -200,8 +200,8 @@ class Lock:
             context = current_context()
         else:
             raise SynchronousOnlyOperation(  # as Django does
-                f"to wait for the lock {self.name!r} here would stop the event loop and every task in it:"
-                " write `async with` or `await lock.aacquire()`, or call this function through sync_to_async"
+                f"to acquire the lock {self.name!r} here would block the event loop: write `async with`,"
+                " `await lock.aacquire()` or `await lock.atry_acquire()`, or call this `def` by sync_to_async"
             )
         lease = self._take(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
         try:

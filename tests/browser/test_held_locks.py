@@ -203,7 +203,7 @@ def test_json_is_one_click_away(open_list, held):
     expect(page.locator("body")).to_contain_text('"name": "order:42"')
 
 
-def test_a_server_that_is_away_is_told(open_list, held, complaints):
+def test_a_server_that_is_away_is_reported(open_list, held, complaints):
     """The page says that it is old, and is alive again when the server is."""
     page = open_list()
     page.route(f"**{LIST}", lambda route: route.abort())

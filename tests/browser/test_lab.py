@@ -705,7 +705,7 @@ class BusySessions(FakeSessions):
         return reported
 
 
-def test_a_buyer_who_waited_too_long_is_told_in_plain_words(open_lab):
+def test_a_buyer_who_waited_too_long_is_answered_in_plain_words(open_lab):
     """The page says what to do next, not what the database said."""
     page = open_lab()
     BusySessions(page)

@@ -84,7 +84,7 @@ def test_nonsense_is_explained(shelf, open_page):
     assert not Order.objects.exists()
 
 
-def test_the_servers_faults_are_told_by_product(shelf, open_page, complaints):
+def test_the_servers_faults_are_reported_by_product(shelf, open_page, complaints):
     """What only the server refuses names the product, not a JSON pointer."""
     page = open_page("/shop/")
     page.route(

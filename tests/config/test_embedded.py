@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,7 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 from config import embedded
 from config.embedded import EmbeddedError, Home, Postgres, Redis
 from config.embedded import server as server_module
+from config.embedded.__main__ import run
 from tests import ROOT
 
 as_root = pytest.mark.skipif(
@@ -57,7 +59,7 @@ class TestStarting:
         assert all(server.answers() for server in embedded.servers(checkout))
 
     @pytest.mark.parametrize("variable", ["PGPORT=6543", "PGHOSTADDR=127.0.0.1", "PGOPTIONS=-c nonsense=1"])
-    def test_settings_for_other_servers_lead_nobody_astray(self, checkout, monkeypatch, variable):
+    def test_settings_for_other_servers_are_ignored(self, checkout, monkeypatch, variable):
         """What the environment tells PostgreSQL's clients of another server is not said of this one."""
         monkeypatch.setenv(*variable.split("=", 1))
         found = embedded.database(checkout)
@@ -130,7 +132,7 @@ class TestStarting:
         assert pair(other)[1].client().get("whose") is None
         assert not set(pids(one)) & set(pids(other))
 
-    def test_a_half_made_cluster_is_made_anew(self, checkout):
+    def test_a_half_made_cluster_is_made_again(self, checkout):
         """What an initdb that was killed left behind is thrown away."""
         home = Home(checkout)
         home.folder(home.path / "postgres.part")
@@ -288,7 +290,7 @@ class TestPlaces:
         embedded.start(checkout)
         assert all(server.answers() for server in embedded.servers(checkout))
 
-    def test_the_home_lets_nobody_else_in(self, checkout):
+    def test_the_home_lets_no_other_account_in(self, checkout):
         """Only the servers' account may enter the home."""
         home = Home(checkout)
         found = home.path.stat()
@@ -434,6 +436,13 @@ class TestCommandLine:
         )
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == "usage: python -m config.embedded start|stop|status|remove\n"
+
+    def test_status_makes_nothing(self, tmp_path, monkeypatch, capsys):
+        """Where no server was ever started, status says so and leaves the checkout as it was."""
+        monkeypatch.setattr(embedded, "existing", partial(embedded.existing, tmp_path))
+        run("status")
+        assert capsys.readouterr().out == "No server was started here yet.\n"
+        assert list(tmp_path.iterdir()) == []
 
 
 class TestSettings:

@@ -76,7 +76,7 @@ def test_a_transaction_that_goes_on_is_no_deadlock(monkeypatch, statement, victi
             with transaction.atomic():
                 assert not Order.objects.exists()
                 others.append(pool.submit(is_victim, partial(elsewhere, empty)))
-                wait_until_somebody_is_blocked()
+                wait_until_one_is_blocked()
                 assert not Movement.objects.exists()
 
         others: list[Future[bool]] = []
@@ -94,7 +94,7 @@ def is_victim(step):
     return False
 
 
-def wait_until_somebody_is_blocked():
+def wait_until_one_is_blocked():
     """Wait until a session waits for this one, not for an autovacuum that is gone in a moment."""
     deadline = time.monotonic() + 20
     with connection.cursor() as cursor:

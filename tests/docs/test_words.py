@@ -22,10 +22,12 @@ PRIVATE = re.compile(
 )
 """Words that a reader of other libraries' pages wouldn't know, or would find odd."""
 
-VAGUE = re.compile(r"\b(?:nobody|somebody|everybody|anybody|told|anew|at hand|be had)\b", re.IGNORECASE)
-"""Words of a translation: a plain sentence names its subject, and a plain verb."""
+VAGUE = re.compile(
+    r"(?<![a-z])(?:nobody|somebody|everybody|anybody|told|anew|at[ _]hand|be[ _]had)(?![a-z])", re.IGNORECASE
+)
+"""Words of a translation, names in code included: a plain sentence names its subject, and a plain verb."""
 
-LINES = {"locking": 5, "tests": 60, "orders": 6, "inventory": 0}
+LINES = {"locking": 13, "tests": 64, "orders": 5, "inventory": 2}
 """Lines of code, by folder, that still have one of those words. These numbers may only become smaller."""
 
 

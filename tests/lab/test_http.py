@@ -153,7 +153,7 @@ def test_a_strategy_whose_server_is_down_is_refused(client, started, monkeypatch
 
 
 @pytest.mark.django_db(transaction=True)  # the supervisor's thread looks at the rows
-def test_the_second_visitor_is_told_since_when(client, monkeypatch):
+def test_the_second_visitor_sees_since_when(client, monkeypatch):
     """While a race runs, the lock refuses the next one, and the answer says when the first began."""
     monkeypatch.setattr(supervisor, "ENDING", 0.0)
     LabRun.objects.create(kind="race", parameters=RACE)
@@ -265,7 +265,7 @@ def test_the_lab_speaks_chinese(client):
 
 
 @pytest.mark.parametrize("after", ["9" * 30, "9" * 5000, "²", "-1", "x"])
-def test_nobody_asks_for_more_than_a_number(client, after):
+def test_no_client_asks_for_more_than_a_number(client, after):
     """An event that can't be is no event: an answer comes, and not an error of the server."""
     run = LabRun.objects.create(kind="race", parameters=RACE)
     assert client.get(f"/lab/runs/{run.pk}/", {"after": after}).status_code == 200

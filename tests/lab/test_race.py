@@ -117,7 +117,7 @@ def test_more_stock_than_buyers_is_sold_to_all():
     assert (result.sold, result.left, result.exact) == (3, 7, True)
 
 
-def test_an_empty_shelf_refuses_everybody():
+def test_an_empty_shelf_refuses_every_buyer():
     """Nothing there, nothing sold, and that is exact."""
     (result,) = run("conditional_update", stock=0, processes=1)
     assert (result.sold, result.refused, result.exact) == (0, 8, True)
@@ -182,7 +182,7 @@ def test_workers_that_do_not_leave_are_killed(monkeypatch):
     until(lambda: not any(map(psutil.pid_exists, pids)), 30.0)
 
 
-def test_why_workers_can_not_start_is_told(product, monkeypatch):
+def test_why_workers_can_not_start_is_reported(product, monkeypatch):
     """Settings that can't be loaded: each buyer hears what was wrong."""
     shared = pools.shared_settings() | {"INSTALLED_APPS": ["nowhere"]}
     monkeypatch.setattr(pools, "shared_settings", lambda: shared)
@@ -192,7 +192,7 @@ def test_why_workers_can_not_start_is_told(product, monkeypatch):
     assert "ModuleNotFoundError: No module named 'nowhere'" in outcomes[0].problem
 
 
-def test_what_goes_wrong_for_a_buyer_is_told(product):
+def test_what_goes_wrong_for_a_buyer_is_reported(product):
     """An exception in the shop is an error with its type and message, not a refusal."""
     with WorkerPool(1) as pool:
         (outcome,) = pool.race(rounds("nowhere", (1,)), lambda _: None)

@@ -108,7 +108,7 @@ def test_latency_and_throughput_are_those_of_the_buyers_who_got_one():
     assert (some.p50_ms, some.p95_ms, some.p99_ms) == (1000, 2000, 2000)
 
 
-def test_a_race_in_which_nobody_bought_has_figures_too():
+def test_a_race_in_which_no_buyer_bought_has_figures_too():
     """No division by nothing."""
     none = result(rows=totals(0, 2), answers=outcomes(0, 0, 4))
     assert none.orders_per_second == none.p50_ms == 0

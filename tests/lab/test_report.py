@@ -41,7 +41,7 @@ def test_the_page_carries_the_figures_and_the_lines(page):
     assert data["stock"]["lost_update"] == {"ms": [0.0, 10.0, 20.0], "page": [2, 1, 1], "truth": [2, 0, -2]}
 
 
-def test_the_page_escapes_what_it_is_told(page):
+def test_the_page_escapes_what_it_gets(page):
     """An error message or a sentence can't become markup."""
     assert "both <b>read" not in page
     assert "&lt;b&gt;read" in page

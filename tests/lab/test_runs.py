@@ -154,7 +154,7 @@ def test_one_race_at_a_time_and_a_visitor_may_stop_it(monkeypatch):
     assert not get_lock(supervisor.RACE_LOCK).locked()
 
 
-def test_a_run_that_has_told_its_end_refuses_nobody(monkeypatch):
+def test_a_run_that_has_reported_its_end_refuses_no_other(monkeypatch):
     """Its process may take a while to be gone; the next visitor waits for that and is not refused."""
     monkeypatch.setattr(supervisor, "ENDING", 0.01)
     LabRun.objects.create(kind=RACE_KIND, parameters=RACE, ended_at=Now())
@@ -166,7 +166,7 @@ def test_a_run_that_has_told_its_end_refuses_nobody(monkeypatch):
     assert ended(run)["why"] == "done"
 
 
-def test_a_killed_run_is_told_of():
+def test_a_killed_run_is_reported():
     """The supervisor says the end of a run that can't, and frees the lock."""
     run = supervisor.start(RACE_KIND, ENDLESS)
     until(lambda: said(run, "round"), "the race has begun")
@@ -180,7 +180,7 @@ def waits_for_its_end():
     return subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
 
 
-def test_a_run_that_died_with_the_database_is_told_of(monkeypatch):
+def test_a_run_that_died_with_the_database_is_reported(monkeypatch):
     """The server has closed every connection and takes none for a moment: the end is said after that."""
     process = waits_for_its_end()
     monkeypatch.setattr(supervisor, "_spawn", lambda run: process)

@@ -83,7 +83,7 @@ def test_a_blocked_buyer_says_for_whom_it_waits(session, strategy, on):
         assert seen["lanes"]["B"]["answer"] == "refused"
 
 
-def test_who_waits_for_each_other_is_told_by_the_database(session):
+def test_who_waits_for_each_other_is_reported_by_the_database(session):
     """Two baskets locked in two orders: the database ends one buyer, and nothing is oversold."""
     with session("unsorted_locks") as steps:
         for who in "AB":

@@ -80,7 +80,7 @@ def test_a_leak_is_caught(story):
     assert faults(story) == {"leaked": 2}  # once in the stock, once against the ledger
 
 
-def test_units_reserved_for_nobody_are_caught(story):
+def test_units_reserved_without_an_owner_are_caught(story):
     """Units that are set aside without a live reservation can never be sold."""
     forge("UPDATE inventory_level SET available = 5, reserved = 3")
     assert faults(story) == {"leaked": 3}
@@ -104,7 +104,7 @@ def test_an_order_of_something_else_is_caught(story):
     assert faults(story) == {"lost": 1}
 
 
-def test_an_order_that_nobody_asked_for_is_caught(story):
+def test_an_order_that_no_client_asked_for_is_caught(story):
     """One more order in the database than the journals know: a retry that ordered twice."""
     checkout([Line("mug", 2)], strategy="conditional_update")
     assert faults(story) == {"duplicated": 1}
@@ -134,7 +134,7 @@ def test_one_key_with_two_orders_is_caught(story):
     assert faults(story) == {"duplicated": 1}
 
 
-def test_one_order_told_to_two_buyers_is_caught(story):
+def test_one_order_reported_to_two_buyers_is_caught(story):
     """Two keys that were answered with the same order."""
     story.baskets["b"], story.orders["b"] = {"mug": 2}, set(story.orders["a"])
     assert faults(story)["duplicated"] == 2

@@ -112,7 +112,7 @@ def test_targets_are_judged_by_the_best_strategy():
 
 
 @pytest.mark.parametrize("fault", ["oversold", "unaccounted", "lost", "failed"])
-def test_books_that_are_not_exact_are_told(fault):
+def test_books_that_are_not_exact_are_reported(fault):
     """One wrong unit in one run is named, unless the view is meant to oversell."""
     wrong = records(quick=650)
     for record in wrong:

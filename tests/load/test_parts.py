@@ -54,7 +54,7 @@ def test_what_a_journal_wrote_is_read_back(tmp_path):
     assert (story.orders, story.refused, story.unknown) == ({"x": {"id-1"}}, {"y": ["b"]}, {"z"})
 
 
-def test_a_torn_last_line_was_never_told(tmp_path):
+def test_a_torn_last_line_was_never_reported(tmp_path):
     """A client killed in the middle of a write leaves half a line: its buyer counts as unknown."""
     path = tmp_path / "journal"
     with Journal(path) as book:

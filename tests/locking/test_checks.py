@@ -73,13 +73,13 @@ def test_a_sound_project_hears_nothing() -> None:
         ({"default": {"CACHE": "default"}, "b": {"TTL": 0}, "a": {"TTL": 0}}, ["locking.E003"] * 2),
     ],
 )
-def test_a_wrong_setting_is_told(settings: Any, locking: Any, ids: list[str]) -> None:
+def test_a_wrong_setting_is_reported(settings: Any, locking: Any, ids: list[str]) -> None:
     """Each mistake in `LOCKING` has its id, and one alias's mistake doesn't hide another's."""
     settings.LOCKING = locking
     assert found() == ids
 
 
-def test_a_cache_that_is_not_redis_is_told(settings: Any) -> None:
+def test_a_cache_that_is_not_redis_is_reported(settings: Any) -> None:
     """Locks in a local-memory cache would hold within one process only."""
     settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
     assert found() == ["locking.E004"]
@@ -115,7 +115,7 @@ def test_a_backend_of_one_process_is_fine_under_tests(settings: Any) -> None:
         ({}, []),
     ],
 )
-def test_a_decorator_that_names_what_is_not_there_is_told(options: Any, ids: list[str]) -> None:
+def test_a_decorator_that_names_what_is_not_there_is_reported(options: Any, ids: list[str]) -> None:
     """An alias that doesn't exist is reported before the first call."""
 
     @distributed_lock(key="'a'", **options)
@@ -132,7 +132,7 @@ class NoTokens(MemoryBackend):
     supports_fencing = False
 
 
-def test_a_fence_that_nobody_can_check_is_told(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fence_that_no_client_can_check_is_reported(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backend without tokens, and a database without a fence, are reported before the first call."""
     settings.LOCKING = {
         "default": {"CACHE": "default"},
@@ -165,7 +165,7 @@ def test_a_fence_that_nobody_can_check_is_told(settings: Any, monkeypatch: pytes
         ({"isolation_level": None}, ["locking.W003"]),
     ],
 )
-def test_a_fence_at_mysqls_repeatable_read_is_told(
+def test_a_fence_at_mysqls_repeatable_read_is_reported(
     options: dict[str, Any], ids: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Most servers write over what a snapshot doesn't show at that level, so the call would be refused."""
@@ -182,7 +182,7 @@ def test_a_fence_at_mysqls_repeatable_read_is_told(
     ("vendor", "debug", "ids"),
     [("sqlite", False, ["locking.W002"]), ("sqlite", True, []), ("postgresql", False, [])],
 )
-def test_row_locks_that_do_nothing_are_told(
+def test_row_locks_that_do_nothing_are_reported(
     vendor: str, debug: bool, ids: list[str], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite takes select_for_update() without a word and locks nothing."""
@@ -228,7 +228,7 @@ urlpatterns = [path("nested/", include(SOUND + TRAPS))]
 
 @pytest.mark.urls(__name__)
 @pytest.mark.django_db(transaction=True)
-def test_views_that_atomic_requests_would_wrap_are_told(atomic_requests: None) -> None:
+def test_views_that_atomic_requests_would_wrap_are_reported(atomic_requests: None) -> None:
     """`check` reports a lock on a method, and one for another database: each request refuses them."""
     messages = checks.check_atomic_requests()
     assert [message.id for message in messages] == ["locking.E006", "locking.E007"]
@@ -258,7 +258,7 @@ class OfAdmin:
     urlpatterns = (path("admin/", site.urls),)
 
 
-def test_what_the_admin_calls_in_its_own_transaction_is_always_told(settings: Any) -> None:
+def test_what_the_admin_calls_in_its_own_transaction_is_always_reported(settings: Any) -> None:
     """`save_model` runs inside the admin's transaction also where ATOMIC_REQUESTS is off."""
     settings.ROOT_URLCONF = OfAdmin
     (message,) = checks.check_atomic_requests()
@@ -285,7 +285,7 @@ class OfKeys:
     )
 
 
-def test_a_key_that_its_route_doesnt_have_is_told(settings: Any) -> None:
+def test_a_key_that_its_route_doesnt_have_is_reported(settings: Any) -> None:
     """A decorated `dispatch` takes any argument, so a misspelled name would be an error at each request."""
     settings.ROOT_URLCONF = OfKeys
     (message,) = checks.check_keys()
@@ -309,7 +309,7 @@ def test_a_plain_check_asks_no_server(settings: Any, backend_down: str) -> None:
     ("version", "ids"),
     [("6.2.0", []), ("7.0.15", []), ("10.0.1", []), ("6.0.16", ["locking.E102"]), ("5.0", ["locking.E102"])],
 )
-def test_a_server_that_is_too_old_is_told(version: str, ids: list[str]) -> None:
+def test_a_server_that_is_too_old_is_reported(version: str, ids: list[str]) -> None:
     """Redis 6.2 is the floor."""
     info = parse_info(f"# Server\r\nredis_version:{version}\r\nmaxmemory_policy:noeviction\r\n".encode())
     assert [message.id for message in judge(info, "default")] == ids

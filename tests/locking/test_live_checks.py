@@ -81,7 +81,7 @@ def patient(own_redis, locks_on):
         client.config_set(name, value)
 
 
-def test_a_sound_server_is_told_to_be_sound(patient):
+def test_a_sound_server_is_reported_as_sound(patient):
     """Everything that was looked at is listed, with its figures."""
     patient.config_set("appendonly", "yes")
     found = findings()
@@ -149,7 +149,7 @@ def test_a_real_master_is_asked_for_its_min_replicas(patient, settings):
     assert "min-replicas-to-write" in findings()["replication"].hint
 
 
-def test_a_user_who_may_not_ask_is_told_so(own_redis, locks_on):
+def test_a_user_who_may_not_ask_is_reported(own_redis, locks_on):
     """A Redis user that is limited to the locks' own commands: the rest of the report is still there."""
     found = findings_of_a_user_without("info", own_redis, locks_on)
     assert found["permissions"].verdict == "unknown"
@@ -203,7 +203,7 @@ def test_the_counters_of_a_large_server_are_estimated(patient, monkeypatch):
     patient.flushdb()
 
 
-def test_a_user_without_scan_is_told_so(own_redis, locks_on):
+def test_a_user_without_scan_is_reported(own_redis, locks_on):
     """Counting needs SCAN; all else that this user may look at is there."""
     found = findings_of_a_user_without("scan", own_redis, locks_on)
     assert found["permissions"].verdict == "unknown"

@@ -46,7 +46,7 @@ def test_an_outage_is_an_error_once_a_minute(caplog: Any, monkeypatch: pytest.Mo
     assert second.getMessage().endswith("(2 more since the last record)")
 
 
-def test_the_end_of_an_outage_is_told_once(caplog: Any) -> None:
+def test_the_end_of_an_outage_is_reported_once(caplog: Any) -> None:
     """By the first acquisition that succeeds."""
     with simulate_outage(), pytest.raises(BackendUnavailable):
         get_lock("a").acquire()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
+from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 from django.http import HttpRequest
 from django.test import RequestFactory, override_settings
@@ -36,6 +37,7 @@ from locking.core import handler
 from locking.core.handler import InvalidLockBackend, locks
 from locking.core.holders import description
 from locking.liveness.files import SETTING
+from locking.transactions.decorator import DECORATED
 from tests.locking.support.helpers import elsewhere
 from tests.private_redis import private_redis
 from tests.support.processes import until
@@ -230,7 +232,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("login", ["", ":wrong@", "nobody:secret@"])
-def test_a_wrong_password_is_told_as_one(login: str, settings: Any) -> None:
+def test_a_wrong_password_is_reported_as_one(login: str, settings: Any) -> None:
     """Not as a server that is down."""
     with private_redis() as server:
         server.client.config_set("requirepass", "secret")
@@ -238,6 +240,13 @@ def test_a_wrong_password_is_told_as_one(login: str, settings: Any) -> None:
         (finding,) = live_checks._backend("default")
     assert "refuses this user or password" in finding.text
     assert "user or password in LOCKING" in finding.hint
+
+
+def test_a_database_that_the_server_lacks_is_named_as_one() -> None:
+    """A number above Redis' last says where it was written, and not only that a request was refused."""
+    with private_redis() as server, override_settings(LOCKING=location(server.url.replace("db=0", "db=99"))):
+        found = {finding.verdict: finding.text for finding in live_checks._backend("default")}
+    assert "no database of this number: correct the end of LOCATION" in found["error"]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +257,7 @@ def test_a_wrong_password_is_told_as_one(login: str, settings: Any) -> None:
         ("requests", "django-holdfast[etcd]"),
     ],
 )
-def test_a_missing_client_is_told_with_what_to_install(
+def test_a_missing_client_is_reported_with_what_to_install(
     module: str, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The extra, ready to be pasted."""
@@ -268,12 +277,19 @@ CACHES = {
 }
 
 
+@distributed_lock(key="fenced:{order_id}", fenced=True)
+def fenced(order_id: int) -> None:
+    """Have every check look at a decorated function."""
+
+
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.text)
 def test_check_tells_a_mistake_in_the_setting(mistake: Mistake) -> None:
     """It names the place and the value, and crashes on none; the first lock says the same."""
+    assert fenced in DECORATED
     with override_settings(LOCKING=mistake.setting, CACHES=CACHES):
         (message,) = check_setting()
         assert mistake.text in message.msg
+        assert message in run_checks(tags=["locking"])  # none crashes, whatever is decorated
         if isinstance(mistake.setting, dict):
             assert live_checks._backend("default") == []
         else:
@@ -302,6 +318,16 @@ async def in_event_loop() -> None:
         pass
 
 
+async def tried_in_event_loop() -> None:
+    """Try once where even one round trip blocks every task."""
+    get_lock("order:42").try_acquire()
+
+
+async def called_in_event_loop() -> None:
+    """Call a decorated `def`, which can't await, from a task."""
+    distributed_lock(key="order:{order_id}")(order)(42)
+
+
 def longer_than_its_ttl() -> None:
     """Work for longer than a ttl that isn't renewed."""
     with get_lock("order:42", ttl=0.01) as lease:
@@ -319,7 +345,17 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: get_lock("a", renew=1.5), ValueError, "renew=1.5 must be True or False"),  # type: ignore[arg-type]
     (lambda: get_lock("a", timeout=5), TypeError, "the length of the lease is ttl= (seconds)"),  # type: ignore[call-arg]
     (lambda: get_lock("a", backend="x"), InvalidLockBackend, "LOCKING has no alias 'x'; it has "),
-    (lambda: asyncio.run(in_event_loop()), SynchronousOnlyOperation, "write `async with` or `await"),
+    (
+        lambda: asyncio.run(in_event_loop()),
+        SynchronousOnlyOperation,
+        "write `async with`, `await lock.aacquire()`",
+    ),
+    (lambda: asyncio.run(tried_in_event_loop()), SynchronousOnlyOperation, "`await lock.atry_acquire()`"),
+    (
+        lambda: asyncio.run(called_in_event_loop()),
+        SynchronousOnlyOperation,
+        "or call this `def` by sync_to_async",
+    ),
     (longer_than_its_ttl, LockExpired, "ttl=0.01 isn't renewed and ended before the work did"),
     (longer_than_its_ttl, LockExpired, "leave ttl out, or say renew=True"),
     (decorated(key="order:<order_id>"), LockKeyError, """write "'order:'+<order_id>\""""),
@@ -350,14 +386,14 @@ def test_a_hundred_mistakes_have_their_text() -> None:
 
 @pytest.mark.usefixtures("memory_locks")
 @pytest.mark.parametrize(("step", "error", "text"), CALLS, ids=[text for *_, text in CALLS])
-def test_a_wrong_call_is_told(step: Callable[[], object], error: type[Exception], text: str) -> None:
+def test_a_wrong_call_is_reported(step: Callable[[], object], error: type[Exception], text: str) -> None:
     """At once, before anything is sent, with what to write instead."""
     with pytest.raises(error, match=re.escape(text)):
         step()
 
 
 @pytest.mark.usefixtures("memory_locks")
-def test_the_holder_is_told_by_its_process_and_line() -> None:
+def test_the_holder_is_reported_by_its_process_and_line() -> None:
     """Not by the UUID alone."""
     lease = elsewhere(get_lock("order:42").acquire)
     with pytest.raises(LockNotAcquired) as caught:
@@ -368,7 +404,9 @@ def test_the_holder_is_told_by_its_process_and_line() -> None:
     assert pickle.loads(pickle.dumps(caught.value)).held_by == caught.value.held_by  # noqa: S301 - our own
 
 
-def test_the_holder_in_another_process_is_told_by_what_it_publishes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_holder_in_another_process_is_reported_by_what_it_publishes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Who has waited for a second may ask once more; who didn't wait, or waits in an event loop, doesn't."""
     client = "0199aaaa-0000-8000-a000-000000000000"
     facts = {
@@ -385,7 +423,7 @@ def test_the_holder_in_another_process_is_told_by_what_it_publishes(monkeypatch:
 
 
 @pytest.mark.usefixtures("memory_locks")
-def test_a_dropped_lease_is_told_with_its_line() -> None:
+def test_a_dropped_lease_is_reported_with_its_line() -> None:
     """It is neither renewed nor released any more: its lock stays taken until its lease ends."""
 
     def drop() -> None:

@@ -72,7 +72,7 @@ def reported(events: list[LockEvent]) -> list[str]:
     return [event.outcome for event in events]
 
 
-def test_a_hold_is_told_when_it_begins_and_ends(backend: str, events: list[LockEvent]) -> None:
+def test_a_hold_is_reported_when_it_begins_and_ends(backend: str, events: list[LockEvent]) -> None:
     """Acquired and released carry the same owner and token, and seconds where they are known."""
     with get_lock("order:7", ttl=10) as lease:
         pass
@@ -133,7 +133,7 @@ def test_an_outage_is_a_refusal_of_its_own_kind(backend_down: str, events: list[
     assert reported(events) == ["unavailable"]
 
 
-def test_a_lost_lock_is_told_once(backend: str, events: list[LockEvent]) -> None:
+def test_a_lost_lock_is_reported_once(backend: str, events: list[LockEvent]) -> None:
     """Lost, however often it is asked for afterwards, and never released as well."""
     lease = get_lock("order:7").acquire()
     simulate_loss(lease)
@@ -152,7 +152,7 @@ def test_a_lock_left_to_its_ttl_is_kept(backend: str, events: list[LockEvent]) -
         single.backend.release(single.key, single.owner)
 
 
-def test_a_forced_release_is_told(backend: str, events: list[LockEvent]) -> None:
+def test_a_forced_release_is_reported(backend: str, events: list[LockEvent]) -> None:
     """Only a hold that was really broken is reported; a wrong owner breaks nothing."""
     with simulate_contention("order:7") as rival:
         assert not take_from("order:7", owner="somebody else")
@@ -190,7 +190,7 @@ def test_a_receiver_that_never_returns_holds_nothing_up(backend: str, connect: A
         go_on.set()
 
 
-def test_a_receiver_that_raises_is_logged_and_hurts_nobody(
+def test_a_receiver_that_raises_is_logged_and_hurts_no_other(
     backend: str, connect: Any, events: list[LockEvent], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The other receivers are called, the body's result is kept, and the log has the error."""
@@ -206,7 +206,7 @@ def test_a_receiver_that_raises_is_logged_and_hurts_nobody(
     assert "no harm" in caplog.text
 
 
-def test_a_receiver_without_a_name_that_raises_hurts_nobody_either(
+def test_a_receiver_without_a_name_that_raises_hurts_no_other_either(
     connect: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A partial has no `__qualname__`, which Django's log of a failure names; those behind it are called."""
@@ -225,7 +225,7 @@ def test_a_receiver_without_a_name_that_raises_hurts_nobody_either(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_released_lock_is_free_when_it_is_told(connect: Any) -> None:
+def test_a_released_lock_is_free_when_it_is_reported(connect: Any) -> None:
     """`released` comes after COMMIT and release: a receiver may take the lock."""
     seen: list[bool] = []
     connect(signals.lock_released, lambda event, **_: seen.append(get_lock(event.name).locked()))

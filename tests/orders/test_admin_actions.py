@@ -172,7 +172,7 @@ def test_one_that_cannot_be_paid_does_not_hold_up_the_others(admin_client, order
 
 
 @pytest.mark.parametrize("action", ["pay_orders", "cancel_orders"])
-def test_one_that_others_keep_locked_is_told(admin_client, order, monkeypatch, action):
+def test_one_that_others_keep_locked_is_reported(admin_client, order, monkeypatch, action):
     """Nothing was changed, and the page says so; the next order has its turn."""
     monkeypatch.setattr(transactions, "WAIT", 0.05)
     other = checkout([Line("mug", 1)], "conditional_update")

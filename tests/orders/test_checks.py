@@ -61,7 +61,7 @@ def test_a_secret_that_could_be_guessed_is_refused(settings):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(("password", "found"), [("admin", ["orders.W002"]), ("another one", [])])
-def test_a_deployment_is_told_of_the_demos_login(django_user_model, password, found):
+def test_a_deployment_is_warned_of_the_demos_login(django_user_model, password, found):
     """The check names it as long as the password is the public one."""
     assert ids(check_demo_login(None)) == []
     django_user_model.objects.create_superuser("admin", password=password)
@@ -77,7 +77,7 @@ def test_a_deployment_is_told_of_the_demos_login(django_user_model, password, fo
         ("CSRF_COOKIE_SECURE", True, "security.W016"),
     ],
 )
-def test_a_deployment_is_told_what_https_lacks(settings, setting, on, found):
+def test_a_deployment_is_warned_what_https_lacks(settings, setting, on, found):
     """`check --deploy` reports each warning of Django once while its setting is off, not afterwards."""
     setattr(settings, setting, type(on)(0))
     assert ids(run_checks(include_deployment_checks=True)).count(found) == 1

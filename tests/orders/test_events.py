@@ -474,7 +474,7 @@ def test_a_receiver_may_change_the_order(heard):
     assert [kind for _, kind in heard] == ["placed", "paid"]
 
 
-def test_a_kind_of_a_newer_version_stops_nobody_else(heard):
+def test_a_kind_of_a_newer_version_stops_no_other(heard):
     """During an upgrade an old relay leaves what it doesn't know to a new one."""
     newer = OrderFactory.create()
     OrderEvent.objects.update(kind="gift_wrapped")

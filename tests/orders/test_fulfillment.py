@@ -125,7 +125,7 @@ def test_only_a_paid_order_is_shipped(order):
         ship(order.pk, None, "b")
 
 
-def test_a_payment_that_is_told_again_after_the_shipment_is_no_late_one(order):
+def test_a_payment_that_is_reported_again_after_the_shipment_is_no_late_one(order):
     """A provider repeats its message for days: the order was paid, whatever came after."""
     ship(order.pk, None, "a")
     assert pay(order.pk).state == State.SHIPPED

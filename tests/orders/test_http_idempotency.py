@@ -141,7 +141,7 @@ def test_an_answer_that_was_lost_after_the_commit_is_found(monkeypatch):
     assert answer.json()["id"] == str(Order.objects.get().pk)
 
 
-def test_a_lost_commit_stays_unknown_while_nobody_can_be_asked(monkeypatch):
+def test_a_lost_commit_stays_unknown_while_no_server_can_be_asked(monkeypatch):
     """The database went down after the COMMIT was sent: that it can't be reached now is not the answer."""
 
     def refuse(*args: object) -> None:

@@ -130,7 +130,7 @@ def test_a_strategy_is_refused_where_none_may_be_chosen(monkeypatch):
     assert "only with DEBUG on" in faults_of({"lines": [GOOD], "strategy": "conditional_update"})["/strategy"]
 
 
-def test_all_faults_are_told_at_once():
+def test_all_faults_are_reported_at_once():
     """A client hears of every wrong field in one answer, of both fields of one line too."""
     faults = faults_of({"lines": [{"sku": "!", "quantity": 0}, 5], "strategy": "magic", "x": 1})
     assert list(faults) == ["/x", "/lines/0/sku", "/lines/0/quantity", "/lines/1", "/strategy"]

@@ -108,7 +108,7 @@ def test_a_busy_answer_keeps_the_holder_to_itself():
     assert b"alice" not in answer(error).content
 
 
-def test_a_reader_is_not_told_of_orders():
+def test_a_reader_is_not_shown_orders():
     """Reading places no order, so a lost connection is an outage there and not an unknown outcome."""
     body = json.loads(answer(database_error(None), "GET").content)
     assert body["type"] == "/problems/#unavailable"
@@ -125,6 +125,6 @@ def test_the_answer_may_not_be_cached():
     assert "no-store" in answer(SoldOut([])).headers["Cache-Control"]
 
 
-def test_types_are_told_apart():
+def test_types_are_distinguished():
     """Every type of problem has an address of its own."""
     assert len({kind.slug for kind in PROBLEM_TYPES}) == len(PROBLEM_TYPES)

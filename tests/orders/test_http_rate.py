@@ -58,7 +58,7 @@ def test_the_third_in_a_minute_is_refused():
     assert Order.objects.count() == 3
 
 
-def test_the_next_minute_begins_anew():
+def test_the_next_minute_begins_again():
     """After the seconds of Retry-After the same buyer is served."""
     answers = [post(customer="ann") for _ in range(3)]
     let_pass(int(answers[-1].headers["Retry-After"]))
@@ -71,13 +71,13 @@ def test_reservations_count_too():
     assert statuses(post("/reservations/", "ann"), post(customer="ann")) == [429, 429]
 
 
-def test_nobody_in_particular_is_counted_by_address():
+def test_anonymous_clients_are_counted_by_address():
     """Two addresses have two counters; a customer at the same address has one of its own."""
     assert statuses(post(), post(), post()) == [201, 201, 429]
     assert statuses(post(REMOTE_ADDR="192.0.2.7"), post(customer="ann")) == [201, 201]
 
 
-def test_nobody_uses_up_what_another_customer_may_ask():
+def test_no_customer_uses_up_the_requests_of_another():
     """Requests in a customer's name from elsewhere don't lock that customer out."""
     assert statuses(*(post(customer="ann", REMOTE_ADDR="192.0.2.7") for _ in range(3))) == [201, 201, 429]
     assert statuses(post(customer="ann")) == [201]
@@ -106,7 +106,7 @@ def test_without_a_rate_nothing_is_counted(settings, redis_database):
     assert not list(redis_database.scan_iter(f"{PREFIX}*"))
 
 
-def test_a_counter_that_is_down_stops_nobody(settings, caplog):
+def test_a_counter_that_is_down_stops_no_request(settings, caplog):
     """The counter doesn't answer: every client is served, and the log says so."""
     settings.CHECKOUT_RATE_STORAGE = "redis://127.0.0.1:1/0"
     assert statuses(*(post(customer="ann") for _ in range(3))) == [201] * 3

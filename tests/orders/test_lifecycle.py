@@ -181,7 +181,7 @@ def test_an_overdue_order_expires_and_its_units_come_back(order):
     assert left() == 9
 
 
-def test_a_late_payment_is_refused_before_anybody_has_swept(order):
+def test_a_late_payment_is_refused_before_a_sweep(order):
     """The window's end counts, not the sweep: the order expires in front of the payment."""
     with pytest.raises(PaymentTooLate):
         pay(overdue(order).pk)

@@ -178,7 +178,7 @@ def test_several_events_about_one_payment_pay_once(order):
     assert not OrderEvent.objects.filter(kind="payment_refused").exists()
 
 
-def test_a_second_payment_is_told_of(order):
+def test_a_second_payment_is_reported(order):
     """Another payment of a paid order is money to give back."""
     send(notice(order.pk))
     body = notice(order.pk, id="evt_2")
@@ -212,7 +212,7 @@ def test_a_refused_payment_stays_refused(order):
     assert Order.objects.get().state == "placed"
 
 
-def test_a_second_payment_of_an_order_that_staff_have_marked_is_told_of(order):
+def test_a_second_payment_of_an_order_that_staff_have_marked_is_reported(order):
     """Staff may have noted the first one; the second is money to give back."""
     lifecycle.pay(order.pk)
     send(notice(order.pk))
@@ -272,7 +272,7 @@ def test_a_currency_whose_hundredths_are_only_written(currency):
 
 
 @pytest.mark.parametrize("end", ["cancelled", "window"])
-def test_a_payment_that_is_too_late_is_told_of(order, end):
+def test_a_payment_that_is_too_late_is_reported(order, end):
     """200, as sending it again won't help; the units are for sale again, and an event reports the money."""
     if end == "cancelled":
         lifecycle.cancel(order.pk)

@@ -38,7 +38,7 @@ def post(address: str, body: Any, key: str | None) -> Any:
 
 @pytest.mark.parametrize("strategy", names())
 @pytest.mark.parametrize("key", [None, "k"])
-def test_a_checkout_is_told_that_nothing_was_ordered(settings, strategy, key):
+def test_a_checkout_learns_that_nothing_was_ordered(settings, strategy, key):
     """503 and when to try again, from every strategy; then, with the same key, the order."""
     settings.CHECKOUT_STRATEGY = strategy
     body = {"lines": [{"sku": ProductFactory.create(on_hand=1).sku, "quantity": 1}]}
@@ -50,7 +50,7 @@ def test_a_checkout_is_told_that_nothing_was_ordered(settings, strategy, key):
     assert post("/checkout/", body, key).status_code == 201
 
 
-def test_a_reservation_is_told_that_nothing_was_reserved():
+def test_a_reservation_learns_that_nothing_was_reserved():
     """The same answer from a request that isn't a checkout."""
     body = {"lines": [{"sku": ProductFactory.create(on_hand=1).sku, "quantity": 1}]}
     with read_only():

@@ -156,7 +156,7 @@ def test_a_sound_project_passes_the_checks(scratch: Scratch) -> None:
     "(locking.E007) shop.traps.with_one_of_two_databases is locked, but ATOMIC_REQUESTS",
     "(locking.W001) LOCKING['lonely'] uses locking.backends.memory.MemoryBackend",
 ])  # fmt: skip
-def test_a_misconfigured_project_is_told_each_trap(checked: str, message: str) -> None:
+def test_a_misconfigured_project_is_shown_each_trap(checked: str, message: str) -> None:
     """`check --deploy` names every trap, with what is wrong."""
     assert message in checked
 

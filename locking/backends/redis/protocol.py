@@ -197,6 +197,8 @@ def translated(error: Exception, alias: str) -> BackendError:
 def _hint(error: Exception) -> str:
     if "WRONGTYPE" in str(error):
         return " (a key of that name is no lock: choose another name, or a KEY_PREFIX)"
+    if "DB index" in str(error):
+        return " (it has no database of this number: correct the end of LOCATION)"
     if isinstance(error, (MovedError, ClusterCrossSlotError)):
         return " (it is a node of a cluster: make LOCATION a list of its nodes' URLs)"
     if isinstance(error, NoPermissionError):

@@ -339,7 +339,7 @@ def test_no_page_has_inline_code(admin_client, held):
         assert "style=" not in page
 
 
-def test_a_backend_that_is_down_is_told(admin_client, backend_down):
+def test_a_backend_that_is_down_is_reported(admin_client, backend_down):
     """Its rows are missing and the page says why; the others are there."""
     with get_lock("order:42"):
         page = text_of(admin_client.get(LIST))

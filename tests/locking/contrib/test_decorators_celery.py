@@ -341,7 +341,7 @@ def test_a_task_whose_lock_was_taken_from_it_does_not_commit(kind: Any) -> None:
     assert committed() == []
 
 
-def test_mutant_a_task_that_asks_nobody_commits_without_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_a_task_that_asks_no_server_commits_without_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the question before COMMIT the earlier delivery of a task stores its work beside the later."""
     monkeypatch.setattr(SingleLease, "confirm", SingleLease.ensure_held)
     with suppress(LockLost):

@@ -76,7 +76,7 @@ def test_a_call_while_the_task_runs_is_given_its_result(monkeypatch: pytest.Monk
     assert [other.id for other in others] == [first.id]
 
 
-def test_a_redelivered_task_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_redelivered_task_is_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second delivery has an owner of its own, from which the same id is read."""
     first, others = report.delay(2026), []
     before = locks["default"].holder(locks["default"].key(NAME))
@@ -192,7 +192,7 @@ def test_a_place_of_unknown_outcome_is_given_back(error: BaseException) -> None:
     assert reindex.delay(2026) is not None
 
 
-def test_mutant_a_place_that_nobody_gives_back_skips_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_a_place_that_is_never_given_back_skips_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """For as long as `unique_for` every call would come to nothing."""
     monkeypatch.setattr(release_retrier, "schedule", mock.Mock())
     lose_the_reply(BackendUnavailable("no answer"))

@@ -75,7 +75,7 @@ def owner_of(name: str) -> Any:
     return locks["default"].holder(locks["default"].key(name))
 
 
-def test_a_lease_that_nobody_released_is_handed_over_at_the_end(name: str) -> None:
+def test_a_lease_that_no_client_released_is_handed_over_at_the_end(name: str) -> None:
     """A shell that is left, a script that forgot: the next waiter has the lock, not after 300 seconds."""
     with process(FORGOTTEN, name) as running:
         waiter = begin(get_lock(name, wait=60).acquire)

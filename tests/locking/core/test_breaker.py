@@ -220,7 +220,7 @@ def test_what_is_held_is_extended_and_released_meanwhile(server: Server) -> None
     assert server.backend.holder("held") is None
 
 
-def test_a_port_that_is_closed_refuses_nobody(server: Server, turned_clock: TurnedClock) -> None:
+def test_a_port_that_is_closed_refuses_no_request(server: Server, turned_clock: TurnedClock) -> None:
     """A failure that comes at once keeps no thread, so the next one asks again: a restart is over sooner."""
     server.silent = True
     turned_clock.advance = lambda seconds: None  # type: ignore[method-assign]
@@ -228,7 +228,7 @@ def test_a_port_that_is_closed_refuses_nobody(server: Server, turned_clock: Turn
     assert refused().sent
 
 
-def test_a_connection_that_this_process_lacks_refuses_nobody_else(server: Server) -> None:
+def test_a_connection_that_this_process_lacks_refuses_no_other(server: Server) -> None:
     """The server isn't silent where a pool is used up: others may have a connection."""
     server.silent = True
     server.during.append(raise_no_connection)

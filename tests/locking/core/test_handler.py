@@ -26,7 +26,7 @@ def test_without_the_setting_locks_are_on_the_default_cache():
             pass
 
 
-def test_an_unknown_alias_is_told_with_the_known_ones():
+def test_an_unknown_alias_is_reported_with_the_known_ones():
     """The message lists what there is."""
     with pytest.raises(InvalidLockBackend, match="no alias 'fast'; it has database, default"):
         get_lock("a", backend="fast")
@@ -134,7 +134,7 @@ def test_a_handler_may_be_given_its_settings():
         ("redis://", r"LOCKING\['x'\] must be a dict, not 'redis://'"),
     ],
 )
-def test_mistakes_in_the_setting_are_told(entry, message):
+def test_mistakes_in_the_setting_are_reported(entry, message):
     """ImproperlyConfigured names the alias, the key and the value."""
     with pytest.raises(ImproperlyConfigured, match=message):
         read_alias("x", entry)
@@ -148,7 +148,7 @@ def test_mistakes_in_the_setting_are_told(entry, message):
         ({"CACHE": "local"}, "shares the cache 'local', which is .*LocMemCache and not on Redis"),
     ],
 )
-def test_mistakes_in_a_redis_alias_are_told(entry, message, settings):
+def test_mistakes_in_a_redis_alias_are_reported(entry, message, settings):
     """What can't be a Redis server is refused when the backend is built, before any I/O."""
     settings.CACHES = {
         **settings.CACHES,

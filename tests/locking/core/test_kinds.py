@@ -258,7 +258,7 @@ def test_permits_out_of_range_are_refused(on, permits):
         get_semaphore("a", permits)
 
 
-def test_another_number_of_permits_is_told_once(on, caplog, monkeypatch):
+def test_another_number_of_permits_is_reported_once(on, caplog, monkeypatch):
     """The first decides, so the second caller waits for what it takes to be free."""
     monkeypatch.setattr(kinds, "FIRST_PERMITS", {})
     with caplog.at_level("WARNING", "locking.core.kinds"):
@@ -336,7 +336,7 @@ def test_an_ended_permit_comes_back_once(on):
     assert not isinstance(backend.try_acquire("a", new_owner(), FAR), Grant)
 
 
-def test_an_ended_permit_that_nobody_took_is_not_released(on):
+def test_an_ended_permit_that_no_client_took_is_not_released(on):
     """Its holder learns that the permit had ended before, though no other has taken it since."""
     backend, stale = variant("semaphore", permits=1), new_owner()
     backend.try_acquire("a", stale, BRIEF)
@@ -468,7 +468,7 @@ def test_the_watchdog_keeps_every_kind(get, monkeypatch):
     at_leisure(outlive, BRIEF)
 
 
-def test_a_loss_of_every_kind_is_told(get, monkeypatch):
+def test_a_loss_of_every_kind_is_reported(get, monkeypatch):
     """What the engine forgot is found lost by the watchdog, reported to `on_lost`, and not taken back."""
     monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", FAR)
     monkeypatch.setattr("locking.core.lease.RENEW_AFTER", 0.02 / FAR)  # soon

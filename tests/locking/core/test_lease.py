@@ -95,7 +95,7 @@ def test_on_lost_is_called_once_with_the_lease():
     assert reported == [(lease, "locking-call-on-lost")]
 
 
-def test_a_hook_that_raises_hurts_nobody(caplog):
+def test_a_hook_that_raises_hurts_no_other(caplog):
     """An error in `on_lost` is logged, and no more."""
     done = threading.Event()
 
@@ -121,7 +121,7 @@ def test_a_forked_child_tells_no_loss_of_its_parents_lease():
         assert forked.report() == ("held", 0.0, [])
 
 
-def test_a_fork_while_a_loss_is_told_does_not_block_the_child():
+def test_a_fork_while_a_loss_is_reported_does_not_block_the_child():
     """A lock that another thread holds at the moment of the fork would never be let go in the child."""
 
     def work(pipe):
@@ -173,7 +173,7 @@ def test_a_forgotten_lease_is_not_kept_alive():
     assert STORES["default"]._holds["a"][0].deadline <= now() + 30
 
 
-def test_holds_are_told_apart_by_thread_objects_not_idents():
+def test_holds_are_distinguished_by_thread_objects_not_idents():
     """A thread whose ident is that of a dead holder isn't taken for it."""
     leases = [elsewhere(get_lock("a", ttl=60).acquire)]
     for _ in range(20):  # one of these threads gets the dead one's ident
@@ -198,7 +198,7 @@ def test_a_dead_threads_place_in_memory_is_not_its_lock():
     assert get_lock("a").try_acquire() is None
 
 
-def test_mutant_a_hold_that_is_told_by_its_address_is_another_threads(of_a_dead_thread, monkeypatch):
+def test_mutant_a_hold_identified_by_its_address_is_another_threads(of_a_dead_thread, monkeypatch):
     """The rule of the test above taken out: this thread enters a lock that it never acquired."""
     by_address = lambda context, alias, key: HOLDS.get((alias, key, id(context)), lambda: None)()  # noqa: E731
     monkeypatch.setattr("locking.core.lock.held_by", by_address)

@@ -121,7 +121,7 @@ def test_a_lease_released_inside_its_block_is_not_released_again():
         lease.release()
 
 
-def test_a_lost_lease_is_told_at_the_end_of_its_block():
+def test_a_lost_lease_is_reported_at_the_end_of_its_block():
     """As at the end of `with lock`; an error of the body goes first."""
     with pytest.raises(LockLost), get_lock("a").acquire() as lease:
         simulate_loss(lease)
@@ -220,7 +220,7 @@ def test_a_generator_that_another_thread_closes_does_not_pass_for_an_early_relea
 
 
 @pytest.mark.parametrize("release", EARLY, ids=["lock", "lease"])
-def test_an_early_release_is_told_at_the_end_of_a_locks_block(release):
+def test_an_early_release_is_reported_at_the_end_of_a_locks_block(release):
     """Without an error of the body: what it did after the release ran without the lock."""
     lock = get_lock("a")
     with pytest.raises(LockNotOwned), lock as lease:
@@ -263,7 +263,7 @@ def test_a_block_gives_back_its_own_lease_whatever_was_released_inside():
     assert not holds_of("a")
 
 
-def test_a_block_may_release_its_lock_and_acquire_it_anew():
+def test_a_block_may_release_its_lock_and_acquire_it_again():
     """What is held at its end is released."""
     lock = get_lock("a")
     with lock:
@@ -272,7 +272,7 @@ def test_a_block_may_release_its_lock_and_acquire_it_anew():
     assert not lock.locked()
 
 
-def test_a_block_may_release_its_lease_and_acquire_the_lock_anew():
+def test_a_block_may_release_its_lease_and_acquire_the_lock_again():
     """The same by the lease itself: what is held at the block's end is released."""
     lock = get_lock("a")
     with lock as lease:
@@ -284,7 +284,7 @@ def test_a_block_may_release_its_lease_and_acquire_the_lock_anew():
     assert not lock.locked()
 
 
-def test_a_task_may_release_its_lease_and_acquire_the_lock_anew():
+def test_a_task_may_release_its_lease_and_acquire_the_lock_again():
     """The same for asyncio."""
     lock = get_lock("a")
 
@@ -297,7 +297,7 @@ def test_a_task_may_release_its_lease_and_acquire_the_lock_anew():
     assert not lock.locked()
 
 
-def test_a_block_that_gave_back_a_lost_lease_releases_what_was_acquired_anew():
+def test_a_block_that_gave_back_a_lost_lease_releases_what_was_acquired_again():
     """The loss was raised where the lease was given back; what is held at the block's end is released."""
     lock = get_lock("a")
     with lock as lease:
@@ -308,7 +308,7 @@ def test_a_block_that_gave_back_a_lost_lease_releases_what_was_acquired_anew():
     assert not lock.locked()
 
 
-def test_a_block_whose_release_got_no_answer_releases_what_was_acquired_anew(monkeypatch):
+def test_a_block_whose_release_got_no_answer_releases_what_was_acquired_again(monkeypatch):
     """The server had carried the release out, and its answer was lost."""
     lock, backend = get_lock("a"), locks["default"]
     release = backend.release
@@ -326,7 +326,7 @@ def test_a_block_whose_release_got_no_answer_releases_what_was_acquired_anew(mon
     assert not lock.locked()
 
 
-def test_a_lost_permit_is_told_whatever_else_was_acquired():
+def test_a_lost_permit_is_reported_whatever_else_was_acquired():
     """A lease without a release reports no loss."""
     permits = get_semaphore("a", 3)
     with pytest.raises(LockLost), permits as lease:

@@ -182,7 +182,7 @@ def half_released(name):
 
 
 @pytest.mark.usefixtures("unheard")
-def test_a_hold_whose_release_nobody_answered_is_not_entered_again():
+def test_a_hold_whose_release_got_no_reply_is_not_entered_again():
     """It may be free on the server, and another's: who asks again gets a hold of his own, or waits."""
     _, first = half_released("a")
     assert get_lock("a", ttl=60).acquire().leases[0].owner != first.leases[0].owner
@@ -201,7 +201,7 @@ def test_without_the_rule_it_would_be_entered_again(monkeypatch):
 
 
 @pytest.mark.usefixtures("unheard")
-def test_a_hold_whose_release_nobody_answered_proves_nothing():
+def test_a_hold_whose_release_got_no_reply_proves_nothing():
     """Neither lock nor lease nor `assert_locked` call it held, and it can't be extended."""
     lock, lease = half_released("a")
     assert not lock.owned()
@@ -211,7 +211,7 @@ def test_a_hold_whose_release_nobody_answered_proves_nothing():
             claim()
 
 
-def test_a_write_hold_whose_release_nobody_answered_lets_nobody_read(monkeypatch):
+def test_a_write_hold_whose_release_got_no_reply_lets_no_reader_in(monkeypatch):
     """Its former holder asks for the shared side as others do, and is refused while the server has it."""
     writing = get_write_lock("a", ttl=60).acquire()
     monkeypatch.setattr(writing.leases[0].backend, "release", fail)

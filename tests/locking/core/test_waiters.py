@@ -69,7 +69,7 @@ def test_a_wait_ends_by_the_clock(turned_clock: TurnedClock) -> None:
         lock._pause(busy, begun, 5.0)
 
 
-def test_mutant_a_cap_that_nobody_looks_at_lets_everyone_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_a_cap_that_is_not_looked_at_lets_everyone_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """One waiter more than there may be waits its time out, in vain."""
     enter = waits.waiters.enter
     monkeypatch.setattr(waits.waiters, "enter", lambda alias, most: enter(alias, None))

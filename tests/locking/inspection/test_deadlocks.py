@@ -236,7 +236,7 @@ def test_the_error_is_a_refusal_that_survives_pickling(engine):
     assert copy.holder
 
 
-def test_the_victim_is_told_to_observers_receivers_and_the_log(engine, caplog):
+def test_the_victim_is_reported_to_observers_receivers_and_the_log(engine, caplog):
     """One event with the outcome `deadlock`: once to observers, to both signals, and as a warning."""
     heard = Heard()
     events: list[Any] = []
@@ -274,11 +274,11 @@ def test_a_deadlock_is_written_to_the_audit(settings, redis_database, quick_look
     assert (row.action, row.name, row.kind, row.done) == ("deadlock", error.name, "lock", True)
     assert row.reason == error.reason
     heartbeat.reporter.beat()
-    until(deadlocks_told)  # the reporter's own thread may have counted it, and be about to tell
-    assert deadlocks_told() == 1
+    until(deadlocks_reported)  # the reporter's own thread may have counted it, and be about to tell
+    assert deadlocks_reported() == 1
 
 
-def deadlocks_told():
+def deadlocks_reported():
     """How many deadlocks the last hour's figures have."""
     return sum(minute.get("deadlock", 0) for minute in stats.last_hour(locks["default"]))
 
@@ -414,7 +414,7 @@ def test_without_a_claim_a_stalled_verdict_has_a_second_victim(engine, monkeypat
     assert len(stalled_until_another_gives_up(monkeypatch)) == 2
 
 
-def test_how_long_somebody_waits_is_no_matter_of_clocks(engine, start, monkeypatch):
+def test_how_long_a_client_waits_is_no_matter_of_clocks(engine, start, monkeypatch):
     """A process whose clock is an hour off publishes the seconds that it measured."""
     monkeypatch.setattr(PROCESS, "started", PROCESS.started - 3600)
     monkeypatch.setattr(heartbeat, "PUBLISH_AFTER", 0.0)
@@ -660,7 +660,7 @@ def test_without_withdrawing_there_are_false_alarms(engine, start, monkeypatch, 
         check_a_wait_that_is_over(engine, start, monkeypatch, quick_looks)
 
 
-def test_without_a_look_nobody_gives_up(engine, monkeypatch):
+def test_without_a_look_no_waiter_gives_up(engine, monkeypatch):
     """The mutant that never looks leaves both to wait until their time is over."""
     monkeypatch.setattr(deadlocks.Watch, "_look", lambda watch, busy: setattr(watch, "_looks", 9))
     outcomes = circle_of_threads(["a", "b"], wait=0.3)
@@ -741,7 +741,7 @@ def acquire_counted(name, contended):
 # --- what it costs ----------------------------------------------------------------------------------------
 
 
-def test_a_waiter_that_holds_nothing_asks_nobody(engine, start, quick_looks):
+def test_a_waiter_that_holds_nothing_asks_no_other(engine, start, quick_looks):
     """It publishes nothing by itself and never looks, however long it waits."""
     done = threading.Event()
     start(hold_until, get_lock("a", ttl=60), done)

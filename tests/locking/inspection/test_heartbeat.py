@@ -117,7 +117,7 @@ def test_a_task_tells_its_name(reporter):
     assert row.site.endswith("work")
 
 
-def test_what_a_request_is_about_is_told_without_its_query(rf):
+def test_what_a_request_is_about_is_reported_without_its_query(rf):
     """The path of the request in which a thread is at work, and nothing of its secrets."""
     from django.core.handlers.base import BaseHandler
 
@@ -141,7 +141,7 @@ def test_a_thread_outside_any_request_is_about_nothing():
     assert activity_of(object()) is None
 
 
-def test_a_hold_that_ended_is_told_no_more(reporter, each_backend):
+def test_a_hold_that_ended_is_reported_no_more(reporter, each_backend):
     """The hold leaves the record at once, the record goes when the process has used no lock for a while."""
     with get_lock("a"):
         reporter.beat()
@@ -230,7 +230,7 @@ def published(backend):
 
 
 @pytest.mark.parametrize("each_backend", ["redis"], indirect=True)
-def test_a_record_that_the_server_lost_is_told_anew_within_a_minute(reporter, each_backend, monkeypatch):
+def test_a_record_that_the_server_lost_is_reported_again_within_a_minute(reporter, each_backend, monkeypatch):
     """After FLUSHALL the holders were unknown until the record changed."""
     with get_lock("a", ttl=20):
         reporter.beat()
@@ -245,7 +245,7 @@ def test_a_record_that_the_server_lost_is_told_anew_within_a_minute(reporter, ea
         )
 
 
-def test_an_outage_is_survived_and_told_anew(reporter, each_backend, monkeypatch):
+def test_an_outage_is_survived_and_reported_again(reporter, each_backend, monkeypatch):
     """A backend that doesn't answer costs the record nothing: the next beat tells it whole."""
     with get_lock("a"):
         with monkeypatch.context() as patch:
@@ -380,7 +380,7 @@ def test_a_process_can_be_left_out_of_the_statistics():
         OBSERVERS["measured"][:] = before
 
 
-def test_what_is_told_has_no_secrets(reporter, each_backend, monkeypatch):
+def test_what_is_reported_has_no_secrets(reporter, each_backend, monkeypatch):
     """Of the command line only the program's name is published."""
     monkeypatch.setattr("sys.argv", ["/srv/app/manage.py", "run", "--password", "s3cret"])
     with get_lock("a"):

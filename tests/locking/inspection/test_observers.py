@@ -87,7 +87,7 @@ def test_an_observer_hears_of_renewals(heard):
     assert ("lost", "default", 1) in heard
 
 
-def test_an_observer_that_raises_harms_nobody(heard, caplog):
+def test_an_observer_that_raises_harms_no_other(heard, caplog):
     """The lock is taken and released, other observers hear of it, and the log has the error."""
 
     class Broken(Observer):

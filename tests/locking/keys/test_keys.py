@@ -227,7 +227,7 @@ def test_a_converter_refuses_what_it_cannot_read(converter: str, value: str, rea
         render(f"<{converter}:v>", v=value)
 
 
-def test_a_missing_attribute_is_told_with_a_suggestion() -> None:
+def test_a_missing_attribute_is_reported_with_a_suggestion() -> None:
     """A misspelt attribute is answered with the nearest one that exists."""
     with pytest.raises(LockKeyError, match=r'did you mean "<user\.username>"'):
         render("<user.usernam>", user=saved(User, pk=1))

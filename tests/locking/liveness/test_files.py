@@ -181,7 +181,7 @@ def test_a_dead_process_of_this_host_is_seized(runtime_dir):
     [{"host": "another-boot/1"}, {"host": files.host_identity() + "9"}],
     ids=["host", "namespace"],
 )
-def test_nobody_is_judged_elsewhere(runtime_dir, changes):
+def test_no_other_process_is_judged(runtime_dir, changes):
     """Another machine's file, or that of another PID namespace, says nothing about its process."""
     assert seize(put(runtime_dir, **changes)) is None
 
@@ -282,7 +282,7 @@ def test_a_directory_comes_back(runtime_dir, settings):
     assert not registration.problem
 
 
-def test_a_file_that_was_deleted_is_made_anew():
+def test_a_file_that_was_deleted_is_made_again():
     """A sweep of /tmp costs a process its file for a minute."""
     registration.enter("default")
     own_path().unlink()

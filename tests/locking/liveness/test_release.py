@@ -144,7 +144,7 @@ def test_a_killed_waiter_is_dequeued(engine, make):
         third = begin(make("a", ttl=60, wait=WAIT).acquire)
         until(lambda: waiters.total, "the waiter has been refused once")
         first.kill()
-        until_nobody_is_dead()
+        until_all_waiters_live()
         lease.release()
         third.result(timeout=2 * WAIT).release()
 
@@ -166,7 +166,7 @@ def test_locks_of_the_living_stay(watching):
         (owner,) = living.report()
         with killed(guarded()):
             get_lock("a", ttl=60, wait=WAIT).acquire().release()
-        until_nobody_is_dead()
+        until_all_waiters_live()
         assert owner_of("b") == owner
         mine.confirm()
 
@@ -178,7 +178,7 @@ def owner_of(name):
     return holder.owner
 
 
-def until_nobody_is_dead():
+def until_all_waiters_live():
     """Wait until the files of the dead are gone: whatever was to be released is."""
     living = {own_path().name}
 
@@ -219,7 +219,7 @@ def test_what_is_to_outlast_its_process_stays(watching, name, make):
     """A lease that was kept, and one with a min_hold, end by themselves."""
     registration.enter("default")
     with killed(make) as (owner,):
-        until_nobody_is_dead()
+        until_all_waiters_live()
         assert owner_of(name) == owner
 
 
@@ -228,11 +228,11 @@ def test_a_release_that_knows_no_exception_would_end_what_was_kept(watching, mon
     monkeypatch.setattr(Record, "leaves", lambda self, owner: self.made(owner) and is_guarded(owner))
     registration.enter("default")
     with killed(Kept):
-        until_nobody_is_dead()
+        until_all_waiters_live()
         assert locks["default"].holder("kept") is None
 
 
-def test_a_release_for_a_dead_process_is_told(watching):
+def test_a_release_for_a_dead_process_is_reported(watching):
     """A signal, a metric's observer and a row of the audit, each once and with the dead process in it."""
     heard, seen = [], []
 
@@ -252,7 +252,7 @@ def test_a_release_for_a_dead_process_is_told(watching):
     try:
         with killed(guarded()) as (owner,):
             get_lock("a", ttl=60, wait=WAIT).acquire().release()
-            until_nobody_is_dead()
+            until_all_waiters_live()
         flush()
     finally:
         stop_observing(observer)
@@ -271,7 +271,7 @@ def test_an_unguarded_lock_ends_with_its_lease(watching, options):
     """A child, a command or a COMMIT of the dead one may go on; a token that was asked for orders nothing."""
     registration.enter("default")
     with killed(lambda: get_lock("a", ttl=LEASE, **options)) as (owner,):
-        until_nobody_is_dead()
+        until_all_waiters_live()
         assert owner_of("a") == owner
 
 
@@ -280,7 +280,7 @@ def test_a_release_of_everything_would_let_two_in(watching, monkeypatch):
     monkeypatch.setattr(Record, "leaves", lambda self, owner: self.made(owner))
     registration.enter("default")
     with killed(lambda: get_lock("a", ttl=LEASE, fenced=True)):
-        until_nobody_is_dead()
+        until_all_waiters_live()
         assert locks["default"].holder("a") is None
 
 
@@ -296,7 +296,7 @@ def test_a_living_process_that_is_taken_for_dead_keeps_what_is_not_guarded(watch
         record = json.loads(path.read_text()) | {"pid": NO_PID}
         path.unlink()
         path.write_text(json.dumps(record))
-        until_nobody_is_dead()
+        until_all_waiters_live()
         assert locks["default"].holder("a") is None
         assert owner_of("plain") == plain
 
@@ -315,7 +315,7 @@ def test_what_a_killed_task_held_ends_with_its_lease(watching):
     """Its owner is the task's and not the process's; the task's next run takes it over."""
     registration.enter("default")
     with killed(OfWork) as (owner,):
-        until_nobody_is_dead()
+        until_all_waiters_live()
         assert owner_of("task") == owner
 
 
@@ -391,7 +391,7 @@ def test_a_running_commit_keeps_the_lock(gate):
     """Its client is dead, and the lock stays taken until its lease ends: no overlap."""
     registration.enter("default")
     with killed_in_commit():
-        until_nobody_is_dead()
+        until_all_waiters_live()
         assert get_lock("a").try_acquire() is None
         gate()
 
@@ -531,11 +531,11 @@ def test_a_thread_that_cannot_be_started_is_started_later(watching, monkeypatch)
     registration.enter("default")
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
-        assert not runs_while_somebody_waits()
-    assert runs_while_somebody_waits()
+        assert not runs_while_a_caller_waits()
+    assert runs_while_a_caller_waits()
 
 
-def runs_while_somebody_waits() -> bool:
+def runs_while_a_caller_waits() -> bool:
     """Whether the thread runs that looks for dead processes."""
     waiters.enter("default", None)
     watcher.look()

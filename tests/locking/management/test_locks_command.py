@@ -119,7 +119,7 @@ def test_an_outage_is_seen_while_watching(backend_down):
     assert "Redis of the lock backend 'down' doesn't answer" in said.out
 
 
-def test_a_backend_that_does_not_answer_is_told(backend_down):
+def test_a_backend_that_does_not_answer_is_reported(backend_down):
     """The others are listed all the same; the exit status says that it isn't all."""
     with get_lock("a"):
         said = Said("list")

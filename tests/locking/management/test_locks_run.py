@@ -88,7 +88,7 @@ def test_the_lock_is_held_exactly_while_the_command_runs(pipes):
     assert not get_lock("a").locked()
 
 
-def test_the_command_is_told_its_token(tmp_path):
+def test_the_command_gets_its_token(tmp_path):
     """It rises from run to run, for the command to hand on to what checks it."""
     for name in ("first", "second"):
         run(shell(f"echo $HOLDFAST_LOCK $HOLDFAST_FENCING_TOKEN > {tmp_path / name}", fenced=True))
@@ -181,7 +181,7 @@ def test_an_outage_stops_the_command_before_the_lease_ends(monkeypatch, own_redi
     assert "the command was stopped" in report.message
 
 
-def test_a_loss_that_shows_only_at_the_end_is_told(pipes):
+def test_a_loss_that_shows_only_at_the_end_is_reported(pipes):
     """The command ended before the loss was known: whether it ran alone is unknown, so it doesn't count."""
     with meanwhile(pipes, break_it):
         report = run(shell(waiting_between(pipes, "exit 0")))
@@ -290,7 +290,7 @@ def test_what_fails_behind_the_start_leaves_no_command_without_its_lock(monkeypa
     assert not get_lock("a").locked()
 
 
-def test_a_failure_is_told_below_a_parent_that_ignores_its_children():
+def test_a_failure_is_reported_below_a_parent_that_ignores_its_children():
     """An ignored SIGCHLD is inherited: the kernel keeps no exit status then, and Python makes it up as 0."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:

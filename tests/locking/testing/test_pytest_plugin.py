@@ -127,7 +127,7 @@ def test_others():
 
 
 @pytest.mark.parametrize("place", ["redis", "Memory"])
-def test_a_misspelt_place_is_told(project: pytest.Pytester, place: str) -> None:
+def test_a_misspelt_place_is_reported(project: pytest.Pytester, place: str) -> None:
     """The message names the setting, the value and what it may be."""
     project.makepyfile("def test(): pass")
     result = run(project, setting=place)

@@ -214,7 +214,7 @@ def test_contention_on_two_names_at_once():
 
 
 @override_locks()
-def test_an_outage_is_told_at_once():
+def test_an_outage_is_reported_at_once():
     """Inside the block no attempt is answered; a lock that is held stays held, and is released."""
     with get_lock("held") as lease:
         with simulate_outage():

@@ -151,7 +151,7 @@ def test_without_atomic_the_body_opens_its_own_transactions(at_release: list[lis
     assert at_release == [["row"]]
 
 
-def test_without_atomic_a_lost_lock_is_told() -> None:
+def test_without_atomic_a_lost_lock_is_reported() -> None:
     """Where nothing can be rolled back, the loss of the lock is an error of its own."""
 
     @distributed_lock(key="'a'", atomic=False)
@@ -381,7 +381,7 @@ def test_a_positional_key_is_explained() -> None:
         distributed_lock("'a'")  # type: ignore[call-overload]
 
 
-def test_an_unknown_database_is_told_at_the_call() -> None:
+def test_an_unknown_database_is_reported_at_the_call() -> None:
     """Settings need not be ready at import, so a database alias is checked at the first call."""
     with pytest.raises(ValueError, match="DATABASES has no alias 'nowhere'"):
         distributed_lock(key="'a'", using="nowhere")(must_not_run)()

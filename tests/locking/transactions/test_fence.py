@@ -480,7 +480,7 @@ def test_inside_another_section_nothing_is_retried() -> None:
     assert len(runs) == 1
 
 
-def test_retries_do_not_wait_for_the_lock_anew() -> None:
+def test_retries_do_not_wait_for_the_lock_again() -> None:
     """The lock is held between two runs, so that no other caller comes in between."""
     seen: list[bool] = []
 

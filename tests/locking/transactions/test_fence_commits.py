@@ -80,7 +80,7 @@ def test_a_commit_that_never_arrived_is_an_error_that_can_be_believed(proxy: Dro
     assert sales() == ["A"]
 
 
-def test_the_second_transaction_of_a_hold_is_told_from_the_first(proxy: DroppingProxy) -> None:
+def test_the_second_transaction_of_a_hold_is_distinguished_from_the_first(proxy: DroppingProxy) -> None:
     """Both have the same token and owner; the mark says which of them was committed."""
     with get_lock("shop", fenced=True):
         with locked_transaction("shop", using=ALIAS, fenced=True):

@@ -39,7 +39,7 @@ def lock() -> Lease:
     return get_lock("shop", fenced=True, ttl=60, wait=10).acquire()
 
 
-def sell_if_nobody_has(buyer: str) -> None:
+def sell_if_not_sold(buyer: str) -> None:
     """Read, decide, write."""
     if not sales():
         sell(buyer)
@@ -54,7 +54,7 @@ def test_a_holder_that_was_overtaken_before_its_transaction_is_refused(
         lease = a.does(lock)
         redis_database.flushdb()
         b.enters(section(fenced_database))
-        b.does(sell_if_nobody_has, "B")
+        b.does(sell_if_not_sold, "B")
         b.leaves()
         with pytest.raises(StaleFencingToken, match=f"token {lease.fencing_token}"):
             a.enters(section(fenced_database))
@@ -71,10 +71,10 @@ def test_a_holder_behind_its_fence_keeps_the_next_one_waiting(
         redis_database.flushdb()
         waiting = b.begins_to_enter(section(fenced_database))
         assert b.is_seen_waiting()
-        a.does(sell_if_nobody_has, "A")
+        a.does(sell_if_not_sold, "A")
         a.leaves()
         assert waiting.result(30)
-        b.does(sell_if_nobody_has, "B")
+        b.does(sell_if_not_sold, "B")
         b.leaves()
     assert sales() == ["A"]
 
@@ -90,7 +90,7 @@ def test_an_older_holder_that_waited_at_the_fence_is_refused(
         b.enters(section(fenced_database))
         waiting = a.begins_to_enter(section(fenced_database))
         assert a.is_seen_waiting()
-        b.does(sell_if_nobody_has, "B")
+        b.does(sell_if_not_sold, "B")
         b.leaves()
         with pytest.raises(StaleFencingToken):
             waiting.result(30)
@@ -113,7 +113,7 @@ def test_an_older_holder_goes_on_where_the_newer_one_gave_up(
         with pytest.raises(LockTransactionError):
             b.leaves()
         assert waiting.result(30) is held
-        a.does(sell_if_nobody_has, "A")
+        a.does(sell_if_not_sold, "A")
         a.leaves()
     assert sales() == ["A"]
 
@@ -146,7 +146,7 @@ def test_a_number_minted_twice_belongs_to_the_first(
         with pytest.raises(StaleFencingToken):
             b.enters(section(fenced_database))
         a.enters(section(fenced_database))
-        a.does(sell_if_nobody_has, "A")
+        a.does(sell_if_not_sold, "A")
         a.leaves()
     assert sales() == ["A"]
 
@@ -164,7 +164,7 @@ def test_the_present_holder_of_a_number_minted_twice_gets_a_new_one(
         second = b.does(lock).leases[0]
         second.token = first.token
         b.enters(section(fenced_database))
-        b.does(sell_if_nobody_has, "B")
+        b.does(sell_if_not_sold, "B")
         b.leaves()
         assert second.token > first.token
         with pytest.raises(StaleFencingToken):
@@ -241,7 +241,7 @@ def test_a_holder_that_was_behind_the_fence_gets_no_new_token(
         a.leaves()
         redis_database.flushdb()
         b.enters(section(fenced_database))
-        b.does(sell_if_nobody_has, "B")
+        b.does(sell_if_not_sold, "B")
         b.leaves()
         redis_database.restore("shop", 60_000, copy, replace=True)
         with pytest.raises(StaleFencingToken):
@@ -263,10 +263,10 @@ def test_a_holder_that_is_given_a_token_reads_what_was_sold(
         redis_database.restore("shop", 60_000, copy, replace=True)
         waiting = a.begins_to_enter(section(fenced_database))
         assert a.is_seen_waiting()
-        b.does(sell_if_nobody_has, "B")
+        b.does(sell_if_not_sold, "B")
         b.leaves()
         assert waiting.result(10) is held
-        a.does(sell_if_nobody_has, "A")
+        a.does(sell_if_not_sold, "A")
         a.leaves()
     assert sales() == ["B"]
 
@@ -396,10 +396,10 @@ def test_for_update_is_no_fence_under_repeatable_read(fenced_database: str) -> N
         b.does(begin)
         waiting = b.begins(fence_for_update, "B")
         assert b.is_seen_waiting()
-        a.does(sell_if_nobody_has, "A")
+        a.does(sell_if_not_sold, "A")
         a.does(commit)
         waiting.result(30)
-        b.does(sell_if_nobody_has, "B")
+        b.does(sell_if_not_sold, "B")
         b.does(commit)
     assert sales() == ["A", "B"]
 

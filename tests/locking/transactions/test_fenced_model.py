@@ -256,7 +256,7 @@ def test_a_lease_that_has_ended_does_not_even_ask(
             Account.fenced_get(lost, pk=account.pk)
 
 
-def test_a_row_that_is_gone_is_told_from_a_stale_token(account: Account) -> None:
+def test_a_row_that_is_gone_is_distinguished_from_a_stale_token(account: Account) -> None:
     """Deleted is deleted, not overtaken."""
     lease = hold()
     account = Account.fenced_get(lease, pk=account.pk)

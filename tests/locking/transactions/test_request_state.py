@@ -135,7 +135,7 @@ def test_a_lost_lock_leaves_session_and_messages_as_they_were(client: Client, ad
     assert client.get("/show/").json() == BEFORE
 
 
-def test_a_session_that_nobody_has_read_yet_is_left_alone(
+def test_a_session_that_no_client_has_read_yet_is_left_alone(
     client: Client, django_assert_num_queries: Any
 ) -> None:
     """Noting the state reads nothing from the session's store."""

@@ -92,7 +92,7 @@ def test_a_renewed_lease_of_30_seconds_is_no_reason_to_wait_so_long() -> None:
         assert refused(report) == 1
 
 
-def test_what_is_left_to_its_ttl_is_told_exactly() -> None:
+def test_what_is_left_to_its_ttl_is_reported_exactly() -> None:
     """With `release=False` the lease ends the hold, whatever the body took."""
 
     @distributed_lock(key="'submit'", wait=0, release=False, ttl=40)

@@ -105,7 +105,7 @@ def test_a_lease_taken_while_no_thread_could_start_is_renewed_later(no_threads, 
 
 
 @pytest.mark.usefixtures("memory_locks")
-def test_a_loss_is_told_although_no_thread_can_start(no_threads):
+def test_a_loss_is_reported_although_no_thread_can_start(no_threads):
     """Without a thread for it, `on_lost` runs where the loss was found."""
     reported: list[object] = []
     lease = get_lock("a", ttl=60, on_lost=reported.append).acquire()

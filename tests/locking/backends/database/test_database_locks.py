@@ -113,7 +113,7 @@ def _execute(backend, statement, arguments):
     return backend._pool.run(lambda cursor, _: cursor.execute(statement, arguments))
 
 
-def test_rows_that_nobody_used_for_a_day_are_swept(rows):
+def test_rows_that_no_client_used_for_a_day_are_swept(rows):
     """Housekeeping deletes what is free and old, and neither what is held nor what a fence has seen."""
     for name, fenced in (("old", False), ("fenced", True), ("held", False), ("young", False)):
         rows.try_acquire(rows.key(f"sweep-{name}"), new_owner(), 3600.0, fenced=fenced)
@@ -203,7 +203,7 @@ def test_no_connection_to_a_tests_database_is_kept():
         assert not backend._pool._idle
 
 
-def test_a_missing_table_is_told(tmp_path, django_db_blocker):
+def test_a_missing_table_is_reported(tmp_path, django_db_blocker):
     """Without the migration the error says what to run."""
     connections.settings["untabled"] = {
         **connections.settings["default"],
@@ -325,7 +325,7 @@ def test_a_thread_waits_for_a_connection_in_use(postgresql_locks, django_db_bloc
         asker.result(timeout=PATIENCE).release()
 
 
-def test_connections_in_use_for_too_long_are_told(postgresql_locks, django_db_blocker):
+def test_connections_in_use_for_too_long_are_reported(postgresql_locks, django_db_blocker):
     """A request that gets none of the process's connections in time says which option is too small."""
     in_use = one_connection_in_use(postgresql_locks, timeout=PATIENCE)  # for an answer of the server
     with django_db_blocker.unblock(), in_use as (backend, over):
@@ -341,7 +341,7 @@ def test_a_pool_without_a_bound_is_found_out(postgresql_locks, django_db_blocker
     """A mutant: a pool that opens a connection for anyone who asks fails the test above."""
     monkeypatch.setattr(ConnectionPool, "_enter", lambda pool: Permit())
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-        test_connections_in_use_for_too_long_are_told(postgresql_locks, django_db_blocker)
+        test_connections_in_use_for_too_long_are_reported(postgresql_locks, django_db_blocker)
 
 
 def released_after_a_lost_reply(rows, monkeypatch):
@@ -583,7 +583,7 @@ def test_a_read_lock_that_is_not_shared_is_found_out(advisory, monkeypatch):
         assert elsewhere(get_read_lock("mutant").try_acquire) is None
 
 
-def test_a_row_that_somebody_locks_costs_no_other_lease_its_renewal(postgresql_locks, django_db_blocker):
+def test_a_row_that_another_locks_costs_no_other_lease_its_renewal(postgresql_locks, django_db_blocker):
     """An open transaction keeps one row of three locked: that lease is unknown, the others are extended."""
     options = {**postgresql_locks["OPTIONS"], "timeout": 0.5}
     with django_db_blocker.unblock(), locking_on(DATABASE, **options) as backend:

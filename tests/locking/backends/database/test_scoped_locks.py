@@ -165,7 +165,7 @@ def test_a_deadlock_is_the_databases_error(using):
     assert [was_overtaken(error) for error in errors] == [True], errors
 
 
-def test_a_deadlock_that_is_told_as_an_outage_is_found_out(using, monkeypatch):
+def test_a_deadlock_that_is_reported_as_an_outage_is_found_out(using, monkeypatch):
     """The mutant, for which no transaction was given up, says that the database doesn't answer."""
     monkeypatch.setattr(transaction_locks, "was_overtaken", lambda error: False)
     (error,) = [error for error in deadlock(using) if error is not None]

@@ -87,7 +87,7 @@ def test_an_expired_lock_goes_to_the_first_in_the_queue():
     assert woken == [1]
 
 
-def test_a_shortened_lease_is_told_to_those_who_wait():
+def test_a_shortened_lease_is_reported_to_those_who_wait():
     """They ask again; a longer one wakes no waiter."""
     store, woken = Store(), []
     store.take("a", "holder", 60.0)
@@ -98,7 +98,7 @@ def test_a_shortened_lease_is_told_to_those_who_wait():
     assert woken == [1]
 
 
-def test_a_handed_over_lock_that_nobody_takes_is_passed_on():
+def test_a_handed_over_lock_that_no_client_takes_is_passed_on():
     """A waiter that gives up at the very moment of its turn leaves the lock to the next."""
     store = STORES.setdefault("default", Store())
     store.take("a", "holder", 60.0)

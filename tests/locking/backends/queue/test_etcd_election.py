@@ -76,7 +76,7 @@ def test_an_election_is_not_waited_for_beyond_the_lease(cluster):
     assert cluster.asked == 2
 
 
-def test_a_cluster_that_is_down_keeps_nobody_for_a_whole_lease(cluster):
+def test_a_cluster_that_is_down_keeps_no_waiter_for_a_whole_lease(cluster):
     """An extension of an hour's lease is given up when an election must be over."""
     cluster.hold(3600)
     cluster.without_leader = 1000

@@ -139,7 +139,7 @@ def test_a_watch_that_began_after_a_waiter_read_the_queue_wakes_it(unheard):
     assert woken == ["first"]
 
 
-def test_a_watch_wakes_nobody_without_need(unheard):
+def test_a_watch_wakes_no_other_without_need(unheard):
     """A waiter that read the queue at the watch's revision, or later, misses nothing."""
     woken: list[str] = []
     for name, revision in (("first", 10), ("second", 10), ("third", 12)):

@@ -182,7 +182,7 @@ def test_a_task_behind_java_waits_though_its_idle_subscription_is_dead(own_redis
     asyncio.run(scenario())
 
 
-def test_a_message_that_nobody_can_read_ends_no_wait(own_redis, locks_on):
+def test_a_message_that_no_client_can_read_ends_no_wait(own_redis, locks_on):
     """A message that the loop's reader fails on has the task subscribe again, and hear the release."""
     locks_on(own_redis.url, **PATIENT)
     holder = elsewhere(get_lock("a", ttl=FAR).acquire)
@@ -222,7 +222,7 @@ def without_channels(own_redis, locks_on):
 
 
 @pytest.mark.usefixtures("without_channels")
-def test_a_refused_subscription_is_told_to_the_thread():
+def test_a_refused_subscription_is_reported_to_the_thread():
     """SUBSCRIBE that is refused isn't asked for again and again: the error names the permission."""
     with pytest.raises(BackendError, match=r"lacks commands, keys or channels") as refused:
         get_lock("a", wait=1).acquire()
@@ -230,7 +230,7 @@ def test_a_refused_subscription_is_told_to_the_thread():
 
 
 @pytest.mark.usefixtures("without_channels")
-def test_a_refused_subscription_is_told_to_the_task():
+def test_a_refused_subscription_is_reported_to_the_task():
     """The same for asyncio, at once instead of after five seconds."""
     with pytest.raises(BackendError, match=r"lacks commands, keys or channels") as refused:
         asyncio.run(get_lock("a", wait=1).aacquire())

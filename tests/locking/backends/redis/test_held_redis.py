@@ -116,7 +116,7 @@ def test_a_page_is_full_although_stale_entries_stood_in_it(client):
         lease.leave_to_expire()
 
 
-def test_a_sweep_clears_what_nobody_meets(client):
+def test_a_sweep_clears_what_no_client_meets(client):
     """After thousands of crashes at most about a quarter of the index stays stale, without any reader."""
     backend = any_engine()
     backend.try_acquire("alive", new_owner(), 30.0)

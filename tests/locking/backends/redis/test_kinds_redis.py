@@ -119,7 +119,7 @@ def test_permits_stay_out_when_their_count_is_lost(server):
     assert elsewhere(get_semaphore("a", 2).try_acquire) is None
 
 
-def test_a_release_makes_a_lost_count_anew(server):
+def test_a_release_recreates_a_lost_count(server):
     """A count that is gone when a permit comes back is what is left of all, not one."""
     backend, owners = variant("semaphore", permits=3), [new_owner(), new_owner()]
     for owner in owners:

@@ -59,7 +59,7 @@ def test_silence_is_a_time_out(connection: ThreadConnection) -> None:
     assert connection.receive(5.0) == b"late"
 
 
-def test_a_closed_connection_is_not_opened_anew(connection: ThreadConnection) -> None:
+def test_a_closed_connection_is_not_opened_again(connection: ThreadConnection) -> None:
     """redis-py alone might connect, and wait without the subscription that the old socket had."""
     connection.disconnect()
     with mock.patch.object(connection.connection, "connect") as connect, pytest.raises(RedisConnectionError):

@@ -164,7 +164,7 @@ def test_a_java_waiter_finds_the_lock_free(server, java):
         listener.close()
 
 
-def test_a_java_waiter_and_ours_are_both_told(server):
+def test_a_java_waiter_and_ours_are_both_reported(server):
     """With a Java waiter beside ours the lock is left free, and our first waiter is notified, too."""
     with redis.Redis(unix_socket_path=server.connection_pool.connection_kwargs["path"]) as client:
         listener = client.pubsub()
@@ -278,7 +278,7 @@ def test_dead_waiters_behind_a_java_holder_cost_nothing(server, java, process):
     ("instead", "listeners"),
     [(b"is_first_of_process(ARGV[4])", 1), (b"redis.call('LPOS', KEYS[3], ARGV[4]) < 3", 0)],
 )
-def test_if_the_first_three_listened_nobody_would(server, java, monkeypatch, instead, listeners):
+def test_if_the_first_three_listened_no_other_would(server, java, monkeypatch, instead, listeners):
     """The mutant of the test above, beside the rule itself: the first three listen, and are dead."""
     read, rule = scripts._read, b"is_first_of_process(ARGV[4])"
     assert rule in read("acquire")

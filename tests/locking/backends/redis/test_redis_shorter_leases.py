@@ -87,7 +87,7 @@ def test_a_waiter_hears_that_the_next_lease_is_shorter(own_redis, locks_on):
     assert 0 < end_after_a_handoff(locks_on, own_redis, PATIENCE) <= 5.0
 
 
-def test_a_handoff_that_tells_nobody_else_is_found_out(own_redis, locks_on, monkeypatch):
+def test_a_handoff_that_notifies_no_other_is_found_out(own_redis, locks_on, monkeypatch):
     """The mutant leaves those behind to sleep until the end of the former lease."""
     real = scripts._read
     monkeypatch.setattr(scripts, "_read", lambda name: real(name).replace(b"or tonumber(ttl) < left", b""))

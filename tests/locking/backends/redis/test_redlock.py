@@ -285,7 +285,7 @@ def test_a_socket_that_is_kept_after_an_interruption_is_caught(three, interrupti
         interrupt_each_step(three, interrupting)
 
 
-def test_a_release_that_nobody_can_confirm_is_not_called_a_success(three):
+def test_a_release_that_no_client_can_confirm_is_not_called_a_success(three):
     """When the silent servers would decide it the answer is BackendUnavailable."""
     backend, owner = locks["default"], new_owner()
     backend.try_acquire("unsure", owner, TTL)
@@ -295,7 +295,7 @@ def test_a_release_that_nobody_can_confirm_is_not_called_a_success(three):
         backend.release("unsure", owner)
 
 
-def test_servers_are_told_a_longer_lease_than_the_holder(three):
+def test_servers_are_sent_a_longer_lease_than_the_holder(three):
     """The drift of clocks is on the servers' side: the holder's lease is the first to end."""
     with get_lock("drift", ttl=TTL) as lease:
         left = min(client(node.waiter).pttl("drift") for node in three) / 1000

@@ -80,7 +80,7 @@ def test_one_writer_at_a_time_while_servers_die(ensemble):
     assert tokens == sorted(set(tokens))
 
 
-def test_without_a_quorum_nobody_gets_a_lock_and_the_holder_is_told(ensemble):
+def test_without_a_quorum_no_client_gets_a_lock_and_the_holder_is_reported(ensemble):
     """With one server of three nothing is granted, and a hold is lost before another could have it."""
     lease = get_lock("shared", ttl=3).acquire()
     for server in (ensemble.leader(), ensemble.follower()):

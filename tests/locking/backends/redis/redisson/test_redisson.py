@@ -281,7 +281,7 @@ def test_a_java_holder_is_listed_and_can_be_broken(site):
     assert get_lock("shared").try_acquire()
 
 
-def test_a_java_holder_that_nobody_met_is_found(site):
+def test_a_java_holder_that_no_client_met_is_found(site):
     """A lock that only Java uses is listed when a listing passes its key, until Java lets it go."""
     assert site.java.do("try", "alone") == "true"
     until(lambda: [hold.key for hold in any_engine().held()] == ["alone"], "the Java holder on the list")

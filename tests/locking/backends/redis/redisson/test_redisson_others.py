@@ -93,7 +93,7 @@ def test_a_spin_lock_excludes(site):
         assert site.java.do("try", "shared", kind="spin") == "false"
 
 
-def test_a_spin_lock_wakes_nobody(site):
+def test_a_spin_lock_wakes_no_other(site):
     """Its release publishes nothing: a waiter of either side sleeps until the lease would have ended."""
     assert site.java.do("try", "shared", kind="spin") == "true"
     home = site.home("shared")

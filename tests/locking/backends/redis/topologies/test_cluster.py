@@ -328,7 +328,7 @@ def test_the_other_kinds_live_in_one_slot(cluster):
         assert waiter.result(25).remaining() > 0
 
 
-def test_a_demoted_master_gives_nobody_a_lock(tmp_path, settings):
+def test_a_demoted_master_gives_no_lock(tmp_path, settings):
     """A waiter on a master that became a replica comes again; only the new master gives the lock."""
     with servers(tmp_path) as start:
         own = Cluster(start)

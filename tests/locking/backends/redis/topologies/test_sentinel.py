@@ -112,7 +112,7 @@ def test_a_handed_over_lock_is_confirmed_as_well(service, settings):
         service.replica.resume()
 
 
-def test_a_service_that_nobody_knows_is_unavailable(service, settings):
+def test_a_service_that_no_client_knows_is_unavailable(service, settings):
     """A service's name that the Sentinels don't know is an outage that names it."""
     settings.LOCKING = {"default": {"LOCATION": service.location.replace("/locks/", "/lokcs/")}}
 
