@@ -155,6 +155,7 @@ def operation(
             path,
             response={status: answer},
             operation_id=view.__name__,
+            tags=[path.split("/")[1]],
             url_name=address or view.__name__,
             summary=view.__doc__,
             openapi_extra={
