@@ -16,6 +16,7 @@ def test_the_interface_is_shown_and_tried(transactional_db, open_page, complaint
     expect(page.locator(".opblock")).to_have_count(11)
     groups = page.locator(".opblock-tag")
     expect(groups).to_have_text(["checkout", "reservations", "orders", "products", "payments"])
+    assert "`" not in "".join(page.locator(".opblock-summary-description").all_inner_texts())
     products = page.locator("#operations-products-products")
     products.locator(".opblock-summary-control").click()
     products.get_by_role("button", name="Try it out").click()
