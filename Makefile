@@ -75,11 +75,11 @@ histories: $(READY) ## run locks on hosts whose network splits, judge what clien
 	@$(RUN) -m histories.run --json build/histories.json $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep $(KEEP)) \
 		$(if $(WRONG),--seconds 60 --wrong all,$(if $(LONG),--seconds 20,$(SHORT)))
 
-docs: $(READY) ## build the documentation into build/docs, its lab beside it, and its Chinese pages into build/docs-zh
+docs: $(READY) ## build the documentation into build/docs, and its Chinese pages into build/docs-zh, a lab beside each
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt
 	@$(RUN) -m sphinx -q -W -b html -D language=zh_CN docs build/docs-zh & chinese=$$!; \
 	$(RUN) -m sphinx -q -W -b html docs build/docs && wait $$chinese || { wait $$chinese; exit 1; }
-	@$(RUN) manage.py build_static_lab build/docs/lab >/dev/null
+	@for pages in docs docs-zh; do $(RUN) manage.py build_static_lab build/$$pages/lab >/dev/null || exit 1; done
 	@echo "build/docs/index.html build/docs-zh/index.html build/docs/lab/index.html"
 
 static-lab: $(READY) ## build the lab for plain web hosting into build/lab: recorded races, puzzles, your own strategy

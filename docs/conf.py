@@ -32,6 +32,8 @@ suppress_warnings = ["ref.python"]  # two packages, each with a `Held` and a `Bu
 
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 4
+LAB = "../../lab/{{path}}"  # from a page of docs/shop/…/; written beside the pages once they are built
+myst_url_schemes = {"http": None, "https": None, "mailto": None, "lab": LAB}
 
 default_role = "code"  # docstrings say `name`, as Markdown does
 autodoc_typehints = "description"

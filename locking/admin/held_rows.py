@@ -211,13 +211,13 @@ COLUMNS = [
 ROW = "".join(cell for _, cell in COLUMNS)
 RELEASE = '<td class="field-release"><a class="held-release" href="{address_release}">{release}</a></td></tr>'
 WAITERS_SHOWN = 3
-ANY_ROW = "ident-of-the-row"
-"""Stands in an address for the ident: one is reversed for all rows."""
+ANY_ROW = "ident-of-the-row"  # stands in an address for the ident: one is reversed for all rows
 
 
 def breakable(holder: str) -> str:
     """Return a holder that a narrow column breaks after its colons, not in the middle of a word."""
-    return format_html_join(mark_safe(":<wbr>"), "{}", ((part,) for part in visible(holder).split(":")))
+    parts = ((part,) for part in visible(holder).split(":"))
+    return format_html_join(mark_safe(":<wbr>"), '<span class="held-part">{}</span>', parts)
 
 
 def _waiting(hold: HeldLockInfo) -> str:

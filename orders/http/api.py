@@ -136,6 +136,7 @@ def operation(
     if method != "GET":
         listed.add("outcome-unknown")
     status = 201 if made else 200 if answer else 204
+    responses = _problems(listed) | {status: _made(made)}
 
     def guard(run: Answer) -> Answer:
         def guarded(request: Request, **path: Any) -> HttpResponse:
@@ -155,12 +156,10 @@ def operation(
             path,
             response={status: answer},
             operation_id=view.__name__,
+            tags=[path.split("/")[1]],
             url_name=address or view.__name__,
             summary=view.__doc__,
-            openapi_extra={
-                "responses": _problems(listed) | {status: _made(made)},
-                "parameters": list(headers),
-            },
+            openapi_extra={"responses": responses, "parameters": list(headers)},
         )
         return decorate_view(guard)(register(view))
 

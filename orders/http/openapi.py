@@ -19,6 +19,7 @@ def describe() -> Schema:
         operations_.pop("head", None)
         for each in operations_.values():
             del each["description"]  # the docstring, which is the summary
+            each["summary"] = each["summary"].replace("`", "")  # plain text, says OpenAPI
     members = {name: {"type": "string"} for name in ("title", "detail")}
     members |= {"type": {"type": "string", **one_of(PROBLEM_TYPES)}, "status": {"type": "integer"}}
     problem = {"type": "object", "properties": members, "required": sorted(members)}

@@ -10,6 +10,7 @@ from django.db import models
 from django.db.models import F, Func, Q, Value
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from orders.models.catalog import Product, shop_currency
 
@@ -122,8 +123,8 @@ class OrderItem(models.Model):
 
     class Meta:
         ordering = ("pk",)
-        verbose_name = _("item")
-        verbose_name_plural = _("items")
+        verbose_name = pgettext_lazy("order", "item")  # one of the inventory is another
+        verbose_name_plural = pgettext_lazy("order", "items")
         constraints = (
             models.UniqueConstraint(name="item_product_once_an_order", fields=("order", "product")),
             models.CheckConstraint(name="item_quantity_positive", condition=Q(quantity__gt=0)),
@@ -157,7 +158,7 @@ class Shipment(models.Model):
     """So many units of one item that left the building together with others of the same reference."""
 
     item = models.ForeignKey(
-        OrderItem, on_delete=models.PROTECT, related_name="shipments", verbose_name=_("item")
+        OrderItem, models.PROTECT, related_name="shipments", verbose_name=pgettext_lazy("order", "item")
     )
     quantity = models.PositiveIntegerField(_("quantity"))
     reference = models.CharField(

@@ -1,10 +1,16 @@
 """Every page is accessible: axe-core, both languages and color schemes, a phone, a zoom, a keyboard."""
 
 import re
+from datetime import UTC, datetime
 
 import pytest
+from django.template.loader import render_to_string
+from django.test import RequestFactory
 from playwright.sync_api import expect
 
+from orders.lab.race.audit import Sample
+from orders.lab.race.plan import Plan
+from orders.lab.race.report import summary, write_report
 from tests.browser.looks import (
     CONTRAST,
     PHONE,
@@ -16,6 +22,7 @@ from tests.browser.looks import (
     violations,
 )
 from tests.factories import ProductFactory
+from tests.lab.made_up import result
 
 PAGES = {
     "start": "/",
@@ -55,6 +62,37 @@ def test_every_page_is_accessible(open_still, name, locale):
         at_each_width(page, f"{name}-{locale}-{scheme}")
 
     in_both_schemes(page, look)
+
+
+REFUSALS = {
+    "403.html": {},
+    "403_csrf.html": {},
+    "404.html": {},
+    "locking/conflict.html": {"status": 409, "detail": "Somebody else is at it.", "retry_after": 1},
+}
+
+
+@pytest.mark.parametrize("template", REFUSALS)
+def test_a_refusal_is_accessible(open_still, template):
+    """The pages that a person gets instead of the one that was asked for."""
+    page = open_still("problems")
+    request = RequestFactory().get("/", headers={"host": "localhost"})
+    body = render_to_string(template, REFUSALS[template], request)
+    page.route("**/refused/", lambda route: route.fulfill(body=body, content_type="text/html; charset=utf-8"))
+    page.goto("/refused/")
+    in_both_schemes(page, no_violations(page))
+
+
+def test_the_page_of_a_race_in_the_terminal_is_accessible(open_page, tmp_path):
+    """What `manage.py oversell --html` writes, opened as a file."""
+    plan, at = Plan(buyers=4, stock=2, processes=2), datetime(2026, 1, 2, tzinfo=UTC)
+    samples = [Sample(1.0, 2, 0), Sample(1.01, 1, 2), Sample(1.02, 1, 4)]
+    results = [result(samples=samples), result("row_lock", True, sold=2, left=0, evidence="")]
+    path = tmp_path / "report.html"
+    write_report(path, summary(plan, results, at), results)
+    page = open_page(path.as_uri(), reduced_motion="reduce")
+    expect(page.locator("#throughput-plot canvas")).to_be_visible()
+    in_both_schemes(page, no_violations(page))
 
 
 @pytest.mark.parametrize("late", [r"/sources/|recorded.*json", r"\.js$"], ids=["what is fetched", "scripts"])

@@ -14,7 +14,10 @@ def test_the_interface_is_shown_and_tried(transactional_db, open_page, complaint
     ProductFactory(sku="mug", name="Mug")
     page = open_page("/docs/")
     expect(page.locator(".opblock")).to_have_count(11)
-    products = page.locator("#operations-default-products")
+    groups = page.locator(".opblock-tag")
+    expect(groups).to_have_text(["checkout", "reservations", "orders", "products", "payments"])
+    assert "`" not in "".join(page.locator(".opblock-summary-description").all_inner_texts())
+    products = page.locator("#operations-products-products")
     products.locator(".opblock-summary-control").click()
     products.get_by_role("button", name="Try it out").click()
     products.get_by_role("button", name="Execute").click()
@@ -29,7 +32,7 @@ def test_it_can_be_read(transactional_db, open_page, complaints, scheme):
     expect(page.locator(".opblock")).to_have_count(11)
     expect(page.locator(".models")).to_be_visible()
     assert violations(page) == []
-    checkout = page.locator("#operations-default-checkout")
+    checkout = page.locator("#operations-checkout-checkout")
     checkout.locator(".opblock-summary-control").click()
     expect(checkout.get_by_role("heading", name="Responses")).to_be_visible()
     assert violations(page) == []

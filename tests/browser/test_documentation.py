@@ -1,6 +1,7 @@
 """The built documentation in a browser: narrow screens, both modes, search, copying, and what axe finds."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from tests import ROOT
+from tests.browser.files import file_server
 from tests.browser.looks import axe_violations
 
 pytestmark = [
@@ -31,7 +33,7 @@ LOOKED_AT = (
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The documentation as `make docs` builds it: a warning fails."""
-    folder = tmp_path_factory.mktemp("site")
+    folder = tmp_path_factory.mktemp("site") / "html"
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "-b", "html", str(ROOT / "docs"), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -87,6 +89,31 @@ def test_screenshots_follow_the_mode(site: Path, phone: Page) -> None:
         seen = [image.get_attribute("src") or "" for image in phone.locator(".content img:visible").all()]
         assert len(seen) == 3
         assert all(source.endswith(f"-{mode}.png") for source in seen)
+
+
+@pytest.fixture(scope="module")
+def hosted(site: Path) -> Iterator[str]:
+    """The address of a file server with the site, after what Read the Docs runs when it has built it."""
+    (command,) = re.findall(r"post_build:\n(?: *#.*\n)* *- (.+)", (ROOT / ".readthedocs.yaml").read_text())
+    programs = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    output = {"READTHEDOCS_OUTPUT": str(site.parent), "PATH": programs}
+    subprocess.run(["/bin/sh", "-c", command], cwd=ROOT, env=output, check=True, stdout=subprocess.DEVNULL)
+    with file_server(site) as address:
+        yield address
+
+
+def test_the_lab_is_opened_from_the_documentation(hosted: str, browser: Browser) -> None:
+    """The built pages have the static lab beside them, and their links lead to it, from a file server."""
+    with browser.new_context(reduced_motion="reduce") as context:
+        page = context.new_page()
+        for language, headline in (
+            ("English", "30 people paid for"),
+            ("中文", "30 个人为不存在的杯子付了钱"),
+        ):
+            page.goto(f"{hosted}/shop/tutorial/lab.html")
+            page.get_by_role("link", name=language, exact=True).click()
+            expect(page.locator("#left .headline")).to_contain_text(headline)
+            expect(page.locator("[data-puzzle]")).to_have_count(20)
 
 
 QUESTIONS = {

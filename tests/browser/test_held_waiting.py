@@ -147,6 +147,30 @@ def test_odd_names_are_short_and_cannot_turn_the_row_round(open_admin, contended
         assert each.bounding_box()["height"] < 150
 
 
+LINES = """(all, letters) => all.map((one) => {
+  const [range, text] = [document.createRange(), one.firstChild];
+  range.setStart(text, 0);
+  range.setEnd(text, Math.min(letters, text.length));
+  return range.getClientRects().length;
+})"""
+DATE = len("2026-11-26")
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_name_of_a_thread_and_no_date_is_broken(open_admin, contended, language, width):
+    """Neither within a word nor after a hyphen: in the list, on a lock's own page, in the audit."""
+    write_deadlock()
+    page = open_admin(LIST, language=language, width=width)
+    parts = page.locator("#result_list .held-part")
+    expect(parts.filter(has_text="worker-2")).to_have_count(2)  # it holds, and it waits
+    assert set(parts.evaluate_all(LINES, 99)) == {1}
+    page.get_by_role("link", name="order:42", exact=True).click()
+    assert page.locator(".held-facts td").filter(has_text=":worker-").evaluate_all(LINES, 99) == [1]
+    page.goto("/admin/locking/lockevent/")
+    assert page.locator("#result_list .field-moment a").evaluate_all(LINES, DATE) == [1]
+
+
 def test_a_holder_is_not_broken_in_the_middle_of_a_word(open_admin, contended):
     """A narrow column breaks it after a colon; `worker-0` stays on one line."""
     cell = row(open_admin(LIST, width=1280), "order:42").locator(".field-holder bdi")

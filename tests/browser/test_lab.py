@@ -420,6 +420,7 @@ def test_a_lecture_is_led_by_space_and_arrows_alone(open_page):
     shot(page, "lecture-3")
     page.keyboard.press("ArrowRight")
     expect(page.locator("#right .mug").last).to_be_in_viewport(ratio=1)
+    expect(page.locator("#guessed")).to_be_hidden()  # what it said was about the slide before
     shot(page, "lecture-4")
     page.keyboard.press("ArrowRight")
     for side in ("#left", "#right"):
@@ -445,6 +446,13 @@ def test_the_space_bar_presses_no_button_in_a_lecture(open_lab):
     assert not LabRun.objects.filter(kind="race").exists()
 
 
+WHOLE = """(drawing) => {
+  const frame = drawing.getBoundingClientRect();
+  return [...drawing.children].map((one) => one.getBoundingClientRect())
+    .every((one) => one.right <= frame.right + 1 && one.bottom <= frame.bottom + 1);
+}"""
+
+
 def test_the_audience_votes_by_phone(open_lab):
     """Three phones vote, one changes its mind: the bars follow, and everything fits the projector."""
     page = open_lab("/lab/?present=1", viewport=PROJECTOR)
@@ -466,6 +474,8 @@ def test_the_audience_votes_by_phone(open_lab):
     shot(page, "lecture-votes")
     assert page.evaluate("document.documentElement.scrollHeight") <= PROJECTOR["height"]
     in_both_schemes(page, no_violations(page))
+    page.set_viewport_size(PHONE)
+    assert page.locator("#prediction .qr svg").evaluate(WHOLE)
     phone = open_lab(address, viewport=PHONE)
     assert phone.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     in_both_schemes(phone, no_violations(phone))

@@ -133,9 +133,11 @@ def test_a_field_of_the_admin_stands_out(open_admin, address, scheme):
 def test_an_order_is_an_order_in_chinese(open_admin, order):
     """Words with two meanings have the right one: 订单, not 排序; and a payment was received, not stored."""
     page = open_admin(ORDERS)
-    page.context.add_cookies([{"name": "django_language", "value": "zh-hans", "url": page.url}])
+    page.context.add_cookies([{"name": "django_language", "value": "zh-hans", "url": urljoin(page.url, "/")}])
     page.reload()
     expect(page.locator("#content h1")).to_contain_text("订单")
+    page.goto("/admin/inventory/item/")
+    expect(page.locator("#content h1")).to_contain_text("库存品项")  # not an order's line, 订单行
     page.goto("/admin/orders/paymentevent/")
     expect(page.locator("#content")).not_to_contain_text("入库")
 
@@ -185,7 +187,7 @@ def test_no_page_of_the_shop_in_the_admin_has_violations(open_admin, order, sche
     """Lists, an order, an item, an entry, forms and the page that asks: axe finds nothing."""
     # axe sets styles of its own, which the policy of the pages would refuse.
     page = open_admin(ORDERS, color_scheme=scheme, bypass_csp=True)
-    page.context.add_cookies([{"name": "django_language", "value": language, "url": page.url}])
+    page.context.add_cookies([{"name": "django_language", "value": language, "url": urljoin(page.url, "/")}])
     item = order.items.get(product__sku="mug").product.stock_id
     entry = Entry.objects.latest("pk").pk
     apps = {name: "inventory" if name in LISTS[7:] else "orders" for name in LISTS}
@@ -198,10 +200,16 @@ def test_no_page_of_the_shop_in_the_admin_has_violations(open_admin, order, sche
         for width in (1280, PHONE["width"]):
             page.set_viewport_size({"width": width, "height": 740})
             found[address, width] = violations(page)
+    page.goto("/admin/")
+    found["admin", 1280] = violations(page)
     page.goto(ORDERS)
     page.locator("#action-toggle").check()
     page.select_option("select[name=action]", "refund_orders")
     page.locator(".actions button").click()
     expect(page.locator("form.confirm")).to_be_visible()
     found["asks", 1280] = violations(page)
+    page.context.clear_cookies(name="sessionid")
+    page.goto("/admin/")
+    expect(page.get_by_role("button", name={"en": "Log in", "zh-hans": "登录"}[language])).to_be_visible()
+    found["login", 1280] = violations(page)
     assert {name: each for name, each in found.items() if each} == {}

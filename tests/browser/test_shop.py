@@ -327,6 +327,18 @@ def test_narrow_screens_do_not_scroll_sideways(shelf, open_page, address, scheme
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
+LINES = "all => new Set(all.map((one) => Math.round(one.getBoundingClientRect().bottom))).size"
+
+
+@pytest.mark.parametrize("locale", ["en", "zh-CN"])
+def test_what_belongs_together_is_one_line_on_a_phone(shelf, open_page, locale):
+    """The links of the head, and sold, in stock and what the page says."""
+    page = open_page("/", viewport=PHONE, locale=locale, reduced_motion="reduce")
+    expect(page.locator("#hero .figures > *")).to_have_count(3)
+    for together in (".bar nav a", "#hero .figures > *"):
+        assert page.locator(together).evaluate_all(LINES) == 1, together
+
+
 def test_dark_is_dark(shelf, open_page):
     """The pages follow the reader's colour scheme."""
     brightness = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)"

@@ -1,21 +1,11 @@
 """The static lab in a real browser, from a plain file server: nothing behind it answers anything."""
 
-import functools
-import http.server
-import threading
-
 import pytest
 from django.core.management import call_command
 from playwright.sync_api import expect
 
+from tests.browser.files import file_server
 from tests.browser.looks import SHOTS, in_both_schemes, no_violations, violations
-
-
-class SilentHandler(http.server.SimpleHTTPRequestHandler):
-    """Serves files without a line for each request."""
-
-    def log_message(self, *_):
-        """Write nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +13,8 @@ def files(tmp_path_factory):
     """Build the lab and serve its folder; the address."""
     folder = tmp_path_factory.mktemp("lab")
     call_command("build_static_lab", folder)
-    handler = functools.partial(SilentHandler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    with file_server(folder) as address:
+        yield address
 
 
 @pytest.fixture

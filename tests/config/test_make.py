@@ -52,10 +52,10 @@ def test_serve_has_a_relay_of_events_that_ends_with_it(make, tmp_path):
 
 
 def test_the_documentation_has_the_static_lab(make):
-    """It is written beside the pages once both languages are built."""
+    """It is written beside the pages of each language once both are built."""
     asked = make("docs")
     assert len([line for line in asked if line.startswith("-m sphinx")]) == 2
-    assert asked[-1] == "manage.py build_static_lab build/docs/lab"
+    assert asked[-2:] == [f"manage.py build_static_lab build/{pages}/lab" for pages in ("docs", "docs-zh")]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,9 @@ def test_read_the_docs_has_what_it_needs() -> None:
     """The files and extras that Read the Docs installs are there."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(re.findall(r"\w+", setting("extra_requirements"))) <= set(extras)
-    assert (ROOT / setting("requirements")).is_file()
+    listed = re.findall(r"- requirements: (.+)$", HOSTED, re.MULTILINE)
+    assert listed == ["requirements.txt", "docs/requirements.txt"]
+    assert all((ROOT / name).is_file() for name in listed)
     assert (ROOT / setting("configuration")).is_file()
 
 

@@ -6,8 +6,6 @@ from importlib.util import find_spec
 
 from django.utils.safestring import SafeString, mark_safe
 
-SCALE = 6  # px per module
-
 
 def qr_code(text: str) -> SafeString | None:
     """Return `text` as an inline SVG, black on white in every color scheme; None without `segno`."""
@@ -16,4 +14,4 @@ def qr_code(text: str) -> SafeString | None:
     import segno
 
     # segno writes numbers and its own attribute names only: nothing of `text` is in the markup.
-    return mark_safe(segno.make(text).svg_inline(scale=SCALE, dark="#000", light="#fff"))  # noqa: S308
+    return mark_safe(segno.make(text).svg_inline(omitsize=True, dark="#000", light="#fff"))  # noqa: S308

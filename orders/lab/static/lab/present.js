@@ -82,7 +82,7 @@ export class Lecture {
   }
 
   #guess(guess) {
-    byId("guessed").textContent = fill(gettext("Your prediction: %(guess)s"), { guess });
+    this.prediction = fill(gettext("Your prediction: %(guess)s"), { guess });
     this.#go(this.at + 1);
   }
 
@@ -111,6 +111,7 @@ export class Lecture {
   #show() {
     const { left } = this.stage.panels;
     this.stage.redraw(); // what was hidden before had no width
+    byId("guessed").textContent = this.prediction ?? "";
     if (["broken", "fixed"].includes(this.slide)) {
       this.stage.stopAt(isStill() ? this.stage.end : 0);
       if (!isStill()) this.stage.toggle();
