@@ -118,9 +118,13 @@ def slow(self: Task) -> None:
 @app.task(acks_late=True, reject_on_worker_lost=True)
 @distributed_lock(key="'shelf'", wait=0)
 def count(number: int) -> None:
-    """Half a second of work, one at a time; the test counts rows, and kills whoever is at it."""
-    say(f"count {os.getpid()}")
-    time.sleep(0.5)
+    """Work, one at a time; the test counts rows. As many as it has named stand still until they are killed."""
+    with redis.Redis.from_url(settings.REDIS_URL) as client:
+        doomed = client.decr("doomed") >= 0
+    if doomed:
+        say(f"doomed {os.getpid()}")
+        hear("never")
+    time.sleep(0.02)  # room for others to find the lock taken
     Group.objects.create(name=f"count {number:03}")
 
 

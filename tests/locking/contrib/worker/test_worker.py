@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from kombu.exceptions import OperationalError
 
 from locking import BackendUnavailable, Lease, LockNotAcquired, get_lock
@@ -115,14 +116,15 @@ TASKS = 100
 
 @pytest.mark.timeout(600)
 def test_a_hundred_tasks_wait_for_one_lock_and_none_fails(
-    broker: PrivateRedis, tmp_path: Path, django_db_setup: None
+    broker: PrivateRedis, tmp_path: Path, redis_database: redis.Redis, django_db_setup: None
 ) -> None:
     """Waiting isn't failing, also where the process of a task that has the lock is killed, twice."""
+    redis_database.set("doomed", 2)
     with worker(address(broker, 3), tmp_path, "--pool", "prefork", "--concurrency", "4"):
         for number in range(TASKS):
             tasks.count.delay(number)
         for _ in range(2):
-            os.kill(int(said("count").split()[1]), signal.SIGKILL)
+            os.kill(int(said("doomed").split()[1]), signal.SIGKILL)
         until(lambda: len(committed()) >= TASKS, "all are done", within=540)
         free("shelf")
     assert committed() == [f"count {number:03}" for number in range(TASKS)]
