@@ -118,7 +118,7 @@ def slow(self: Task) -> None:
 @app.task(acks_late=True, reject_on_worker_lost=True)
 @distributed_lock(key="'shelf'", wait=0)
 def count(number: int) -> None:
-    """Work, one at a time; the test counts rows. As many as it has named stand still until they are killed."""
+    """Work, one at a time; as many as the test has doomed stand still until they are killed."""
     with redis.Redis.from_url(settings.REDIS_URL) as client:
         doomed = client.decr("doomed") >= 0
     if doomed:
