@@ -15,7 +15,7 @@ from kombu.exceptions import OperationalError
 from locking import BackendUnavailable, Lease, LockNotAcquired, get_lock
 from tests.locking.contrib.worker import tasks
 from tests.locking.contrib.worker.app import app
-from tests.locking.contrib.worker.running import said, tell, until, worker
+from tests.locking.contrib.worker.running import begin_in_time, said, tell, until, worker
 from tests.locking.support.helpers import committed, elsewhere
 from tests.private_redis import PrivateRedis, private_redis
 
@@ -138,9 +138,7 @@ def test_a_hundred_tasks_wait_for_one_lock_and_none_fails(
 
 def test_a_soft_time_limit_rolls_back_and_lets_go(pool: str, prefork: None) -> None:
     """The limit is an exception in the body: nothing is committed, the lock is free at once."""
-    tasks.soft.delay()
-    said("soft began")
-    assert not is_free("order:7")
+    begin_in_time(tasks.soft, "soft_time_limit")
     said("soft limit")
     free("order:7")
     assert committed() == []
@@ -148,8 +146,7 @@ def test_a_soft_time_limit_rolls_back_and_lets_go(pool: str, prefork: None) -> N
 
 def test_a_hard_time_limit_rolls_back_too(pool: str, prefork: None) -> None:
     """The process is ended: nothing was committed, and the lock is free within its ttl."""
-    tasks.hard.delay()
-    said("hard began")
+    begin_in_time(tasks.hard, "time_limit")
     free("order:7")
     assert committed() == []
 
