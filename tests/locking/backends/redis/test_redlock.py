@@ -139,9 +139,7 @@ def granted_after_debts(three, monkeypatch):
     monkeypatch.setattr("locking.backends.redis.nodes.LEFT_ALONE", 0.0)
     backend = locks["default"]
     assert isinstance(backend, RedlockBackend)
-    assert (
-        backend.holder("debts") is None
-    )  # each has a connection now: to open one takes a server that speaks
+    assert backend.holder("debts") is None  # each has a connection now, which a silent one can't open
     monkeypatch.setattr(backend, "_timeout", 1.0)  # for the silent ones
     place = backend.waiter("debts", new_owner(), TTL)
     assert client(three[0].waiter).hset("debts", new_owner(), 1)
