@@ -49,8 +49,9 @@ test-all: style ## check, and run every test: each engine, mutants, explorers, k
 	@mkdir -p build; $(TYPES); $(STOCK) $(BESIDE); $(RUN) -m pytest $(SPREAD) $(PYTEST); $(VERDICT)
 
 test-rest: $(READY) ## run what test-all runs and test does not
-	@$(RUN) -m pytest $(SPREAD) --selection rest $(PYTEST)
-	@$(STOCK) --selection rest
+	@mkdir -p build; $(STOCK) --selection rest $(BESIDE); \
+	$(RUN) -m pytest $(SPREAD) --selection rest $(PYTEST); \
+	tests=$$?; wait $$stock; stock=$$?; cat build/stock.txt; exit $$((tests | stock))
 
 check: style ## style, types, import rules, migrations, Django's own checks
 	@$(RUN) -m mypy .

@@ -2,9 +2,12 @@
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 
 from orders.lab.models import Product
-from tests.locking.support.helpers import publishing
+from orders.lab.strategies import STRATEGIES
+from tests.lab.interleaving import close_idle_connections
+from tests.locking.support.helpers import look_for_deadlocks_soon, publishing
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -38,8 +41,9 @@ def searched(name, capsys):
 
 
 @pytest.mark.parametrize("strategy", BROKEN)
-def test_a_broken_strategy_is_found(strategy, capsys):
+def test_a_broken_strategy_is_found(strategy, capsys, monkeypatch):
     """The schedule printed has both buyers served, and sells two of one."""
+    monkeypatch.setattr(STRATEGIES["expired_lease"], "expiry", 0.1)  # what is waited for in each schedule
     said = searched(strategy, capsys)
     assert f"{strategy}: " in said
     assert "oversell. The shortest, of " in said
@@ -48,7 +52,20 @@ def test_a_broken_strategy_is_found(strategy, capsys):
     assert not Product.objects.exists()
 
 
+@pytest.fixture
+def found_soon(monkeypatch):
+    """Have PostgreSQL, and the waiters for Redis locks, look for a circle ten times sooner."""
+    close_idle_connections()
+    options = connection.settings_dict["OPTIONS"]
+    sooner = f"{options.get('options', '')} -c deadlock_timeout=100ms"
+    monkeypatch.setitem(options, "options", sooner)
+    look_for_deadlocks_soon(monkeypatch)
+    yield
+    close_idle_connections()
+
+
 @WHOLE
+@pytest.mark.usefixtures("found_soon")
 @pytest.mark.parametrize("strategy", ["unsorted_locks", "unsorted_redis_locks"])
 def test_a_deadlock_is_found(strategy, capsys):
     """What is broken there is that both wait for each other."""

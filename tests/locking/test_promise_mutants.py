@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
-from tests import ROOT
+from tests.support.warm import WarmProcess
 
 LOCK, LEASE, RENEWAL = "locking.core.lock", "locking.core.lease", "locking.core.renewal"
 DECORATOR = "locking.transactions.decorator"
@@ -147,23 +145,25 @@ MUTANTS = (
 )  # fmt: skip
 
 
-def run(mutant: Mutant) -> Any:
-    """Run the named tests on the changed module; the database is this run's."""
+def run(mutant: Mutant) -> tuple[int, str]:
+    """Return the exit status and the output of the named tests on the changed module."""
     change = json.dumps([mutant.module, mutant.old, mutant.new])
     environment = os.environ | {"HOLDFAST_MUTANT": change, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environment.pop("PYTEST_ADDOPTS", None)
     plugins = [argument for plugin in PLUGINS for argument in ("-p", plugin)]
-    command = [
-        sys.executable, "-m", "pytest", "-p", "tests.locking.support.mutated", *plugins,
+    arguments = [
+        "-m", "pytest", "-p", "tests.locking.support.mutated", *plugins,
         "-p", "no:cacheprovider", "-qx", "--reuse-db", "--timeout", "60",
         "--selection", "quick", mutant.tests, "-k", mutant.names,
     ]  # fmt: skip
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    with WarmProcess(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        said = "".join(process.communicate())
+    return process.wait(), said
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.promise)
 def test_a_broken_promise_is_noticed(mutant: Mutant, django_db_setup: None) -> None:
     """At least one of the tests fails; that none could be run is no proof."""
-    done = run(mutant)
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "failed" in done.stdout
+    status, said = run(mutant)
+    assert status == pytest.ExitCode.TESTS_FAILED, said[-6000:]
+    assert "failed" in said

@@ -46,9 +46,25 @@ class ServerProcess:
     def pause(self) -> None:
         """Freeze it; its sockets stay open."""
         self.process.send_signal(signal.SIGSTOP)
+        await_standstill(self.process.pid)
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
+
+
+def await_standstill(pid: int) -> None:
+    """Return once every thread of a process that was sent SIGSTOP stands still.
+
+    On a busy machine they go on for a while, and answer.
+    """
+    threads = Path(f"/proc/{pid}/task")
+
+    def stands() -> bool:
+        return all(
+            each.read_text().rpartition(")")[2].split()[0] in "TtZX" for each in threads.glob("*/stat")
+        )
+
+    until(stands, f"process {pid} stands still", despite=(FileNotFoundError, ProcessLookupError))
 
 
 def until(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,6 +21,7 @@ from locking.backends.database.connection_pool import NoConnection
 from locking.core import breaker as module
 from locking.core.breaker import breaker
 from locking.core.handler import locks
+from locking.core.pending_release import release_retrier
 from locking.signals import LockEvent, Observer
 from tests.lock_fixtures import TurnedClock
 from tests.locking.backends.queue.ensembles.servers import Etcd, ZooKeeper, no_etcd, no_zookeeper, running
@@ -77,6 +79,8 @@ def engine(
         finally:
             for server in made.servers:
                 server.resume()
+            # A release that is tried later would open a connection that nothing closes.
+            until(lambda: not release_retrier._queues, "what was left to be released is released")
             locks["silent"].close()
 
 
@@ -99,22 +103,41 @@ def asked(order_id: int) -> tuple[int, float]:
     return response.status_code, time.monotonic() - begun
 
 
+@pytest.fixture
+def tries(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names with which the engine was asked for a lock."""
+    names: list[str] = []
+    backend = locks["silent"]
+    waiter_of = backend.waiter
+
+    def waiter(key: str, *arguments: Any, **options: Any) -> Any:
+        names.append(key)
+        return waiter_of(key, *arguments, **options)
+
+    monkeypatch.setattr(backend, "waiter", waiter)
+    return names
+
+
 @pytest.mark.whole
-def test_a_frozen_server_holds_up_two_requests_and_then_one_a_second(engine: Engine) -> None:
-    """Of 200 the others are refused within 50 ms; thawed, it serves within a second."""
+def test_a_frozen_server_holds_up_two_requests_and_then_one_a_second(
+    engine: Engine, tries: list[str], turned_clock: TurnedClock
+) -> None:
+    """Of 200 the others ask nobody, and are refused within 50 ms; thawed, it serves after the pause."""
     assert asked(0)[0] == 200
     for server in engine.servers:
         server.pause()
     answers, begun = [asked(0), asked(1)], time.monotonic()
+    tries.clear()
     answers += [asked(order_id) for order_id in range(198)]
-    tried = 1 + (time.monotonic() - begun) / module.PAUSE
+    assert len(tries) <= 1 + (time.monotonic() - begun) / module.PAUSE
     assert {status for status, _ in answers} == {503}
-    assert sorted(seconds for _, seconds in answers[2:])[-1 - int(tried)] < 0.05
+    assert median(seconds for _, seconds in answers[2:]) < 0.05
     for server in engine.servers:
         server.resume()
-    begun = time.monotonic()
-    until(lambda: asked(1)[0] == 200, "the server is asked again")
-    assert time.monotonic() - begun < module.PAUSE + 1.0
+    tries.clear()
+    turned_clock.advance(module.PAUSE)
+    assert asked(1)[0] == 200
+    assert len(tries) == 1
 
 
 # --- step by step ------------------------------------------------------------------------------------------

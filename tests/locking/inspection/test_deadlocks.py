@@ -36,7 +36,7 @@ from locking.testing.contract.processes import child
 from locking.utils.clock import now
 from locking.utils.ownership import PROCESS, current_context, new_owner
 from tests.backends import BACKENDS, any_engine
-from tests.locking.support.helpers import publishing, take_from
+from tests.locking.support.helpers import look_for_deadlocks_soon, publishing, take_from
 
 PATIENCE = 30.0
 ENGINES = ("redis", "database-postgresql", "zookeeper", "etcd")
@@ -58,14 +58,11 @@ def reporting(monkeypatch):
 
 @pytest.fixture
 def quick_looks(monkeypatch):
-    """Have waiters publish and look ten times sooner; return what counts the looks.
+    """Have waiters look sooner; return what counts the looks.
 
     The intervals are those of `test_further_looks_come_every_three_seconds`; here only their order matters.
     """
-    for module in (deadlocks, waits, heartbeat):
-        monkeypatch.setattr(module, "PUBLISH_AFTER", PUBLISH_AFTER / 10)
-    for interval in ("FIRST_LOOK", "LOOK_EVERY"):
-        monkeypatch.setattr(deadlocks, interval, getattr(deadlocks, interval) / 10)
+    look_for_deadlocks_soon(monkeypatch)
     looks = Counted(deadlocks.find_circle)
     monkeypatch.setattr(deadlocks, "find_circle", looks)
     return looks

@@ -34,6 +34,7 @@ def database(blocker: Any, alias: str, settings: dict[str, Any]) -> Iterator[Ent
     try:
         yield {"OPTIONS": {"using": alias}}
     finally:
+        connections[alias].close()
         del connections[alias]
         del connections.settings[alias]
 

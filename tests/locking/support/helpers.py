@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import pytest
 from django.contrib.auth.models import Group
 from django.db import connections
 
 from locking.backends.redis.scripts import Request
 from locking.core.lock import SingleLock, get_lock
-from locking.inspection import heartbeat
+from locking.inspection import deadlocks, heartbeat, waits
+from locking.inspection.waits import PUBLISH_AFTER
 
 T = TypeVar("T")
 
@@ -65,6 +67,14 @@ def publishing() -> Iterator[None]:
     finally:
         heartbeat.reporter.reset()
         heartbeat.reporter.enabled = False
+
+
+def look_for_deadlocks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have waiters publish their waits and look for a circle ten times sooner."""
+    for module in (deadlocks, waits, heartbeat):
+        monkeypatch.setattr(module, "PUBLISH_AFTER", PUBLISH_AFTER / 10)
+    for interval in ("FIRST_LOOK", "LOOK_EVERY"):
+        monkeypatch.setattr(deadlocks, interval, getattr(deadlocks, interval) / 10)
 
 
 def committed() -> list[str]:

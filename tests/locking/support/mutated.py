@@ -1,49 +1,47 @@
-"""A pytest plugin: one line of `locking` is changed, as HOLDFAST_MUTANT says (`test_promise_mutants.py`)."""
+"""A pytest plugin: one line of `locking` is changed, as HOLDFAST_MUTANT says (`test_promise_mutants.py`).
+
+The functions of the module get the code of the changed one, wherever they were imported or wrapped meanwhile:
+so a process in which Django is set up already can be changed too.
+"""
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
+import gc
 import json
 import os
-import sys
-from importlib.machinery import ModuleSpec
-from types import CodeType
-from typing import Any
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import CodeType, FunctionType
 
 
-class MutatedLoader(importlib.machinery.SourceFileLoader):
-    """Compiles a module with one line changed; what it compiled is kept nowhere."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        source, (old, new) = self.get_source(fullname), CHANGE
-        assert source is not None
-        assert source.count(old) == 1, f"{self.path} has {source.count(old)} times: {old}"
-        code: CodeType = compile(source.replace(old, new), self.path, "exec")
-        return code
-
-
-class Finder(importlib.abc.MetaPathFinder):
-    """Finds the module that is changed."""
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if fullname != MODULE:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
-        assert spec is not None
-        assert spec.origin is not None
-        spec.loader = MutatedLoader(fullname, spec.origin)
-        return spec
+def change(name: str, old: str, new: str) -> None:
+    """Replace a part that the module has once."""
+    path = import_module(name).__file__
+    assert path is not None
+    source = Path(path).read_text()
+    assert source.count(old) == 1, f"{path} has {source.count(old)} times: {old}"
+    mutants = dict(_pairs(compile(source, path, "exec"), compile(source.replace(old, new), path, "exec")))
+    functions = [each for each in gc.get_objects() if isinstance(each, FunctionType)]
+    changed = [each for each in functions if each.__code__ in mutants]
+    assert changed, f"{path}: no function has the line"
+    for each in changed:
+        each.__code__ = mutants[each.__code__]
 
 
-MODULE, *CHANGE = json.loads(os.environ["HOLDFAST_MUTANT"])
-assert MODULE not in sys.modules, "too late: it is imported"
-sys.meta_path.insert(0, Finder())
+def _pairs(before: CodeType, after: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
+    """Yield the codes that differ, each with its successor."""
+    inner = [[each for each in code.co_consts if isinstance(each, CodeType)] for code in (before, after)]
+    for one, other in zip(*inner, strict=True):
+        if one != other:
+            yield one, other
+            yield from _pairs(one, other)
 
 
 def pytest_configure() -> None:
-    """Use the database of the run that has started this one, instead of making one more."""
+    """Change the line, and use the database of the run that has started this one."""
     from django.conf import settings
 
+    change(*json.loads(os.environ["HOLDFAST_MUTANT"]))
     default = settings.DATABASES["default"]
     default["TEST"] = {**default.get("TEST", {}), "NAME": default["NAME"]}

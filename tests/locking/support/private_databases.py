@@ -14,6 +14,7 @@ import pytest
 
 from config import embedded
 from tests.locking.support.mariadb import MISSING, programs, running_mariadb
+from tests.support.processes import await_standstill
 
 MYSQL: Final = {
     "ENGINE": "django.db.backends.mysql",
@@ -46,6 +47,7 @@ class PrivateDatabase:
         for process in self._all():
             with suppress(psutil.NoSuchProcess):
                 process.suspend()
+                await_standstill(process.pid)
 
     def resume(self) -> None:
         """Let it go on; does nothing where it runs."""

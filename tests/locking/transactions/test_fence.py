@@ -292,18 +292,25 @@ def test_a_holder_that_stands_idle_is_ended_by_the_database(
     redis_database: redis.Redis, settings: Any
 ) -> None:
     """Frozen behind its fence beyond FENCE_TIMEOUT, A is ended, and B gets in; nothing of A stays."""
-    settings.LOCKING = {"default": {**settings.LOCKING["default"], "FENCE_TIMEOUT": 3}}
+    settings.LOCKING = {"default": {**settings.LOCKING["default"], "FENCE_TIMEOUT": 20}}
     with two_players("default") as (a, b):
         a.enters(locked_transaction("shop", fenced=True, ttl=600))
         a.does(add, "A")
+        assert a.does(limits) == ["20s", "20s"]
         redis_database.flushdb()
-        settings.LOCKING = {"default": {**settings.LOCKING["default"], "FENCE_TIMEOUT": 20}}
+        a.does(stand_idle)
         b.enters(locked_transaction("shop", fenced=True))
         b.does(add, "B")
         b.leaves()
         with pytest.raises(LockLost, match="FENCE_TIMEOUT"):
             a.leaves()
     assert committed() == ["B"]
+
+
+def stand_idle() -> None:
+    """Have the limit of FENCE_TIMEOUT be over a tenth of a second after this last statement."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '100ms'")
 
 
 def limits() -> list[str]:

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import redis
 from django.conf import settings
@@ -29,14 +30,24 @@ def until(condition: Callable[[], object], what: str, *, within: float = SOON) -
         time.sleep(0.02)
 
 
-def said(what: str) -> str:
+def said(what: str, *, within: int = int(SOON)) -> str:
     """Wait until a task says something that begins so; what was said before it is forgotten."""
-    with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=SOON + 5) as client:
-        while heard := client.blpop(["said"], timeout=int(SOON)):
+    with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=within + 5) as client:
+        while heard := client.blpop(["said"], timeout=within):
             word = str(heard[1], "utf-8")
             if word.startswith(what):
                 return word
-    raise AssertionError(f"no task said {what!r} within {SOON:g} s")
+    raise AssertionError(f"no task said {what!r} within {within} s")
+
+
+def begin_in_time(task: Any, limit: str) -> None:
+    """Send a task with a time limit; with a longer one where a slow machine used that up before it began."""
+    for seconds in (2, 8, 32):
+        task.apply_async(**{limit: seconds})
+        with suppress(AssertionError):
+            said(f"{task.name.rsplit('.', 1)[-1]} began", within=seconds + 2)
+            return
+    raise AssertionError(f"{task.name} did not begin within {seconds} s")
 
 
 def tell(what: str) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from kombu.exceptions import OperationalError
 
 from locking import BackendUnavailable, Lease, LockNotAcquired, get_lock
 from tests.locking.contrib.worker import tasks
 from tests.locking.contrib.worker.app import app
-from tests.locking.contrib.worker.running import said, tell, until, worker
+from tests.locking.contrib.worker.running import begin_in_time, said, tell, until, worker
 from tests.locking.support.helpers import committed, elsewhere
 from tests.private_redis import PrivateRedis, private_redis
 
@@ -115,14 +116,15 @@ TASKS = 100
 
 @pytest.mark.timeout(600)
 def test_a_hundred_tasks_wait_for_one_lock_and_none_fails(
-    broker: PrivateRedis, tmp_path: Path, django_db_setup: None
+    broker: PrivateRedis, tmp_path: Path, redis_database: redis.Redis, django_db_setup: None
 ) -> None:
     """Waiting isn't failing, also where the process of a task that has the lock is killed, twice."""
+    redis_database.set("doomed", 2)
     with worker(address(broker, 3), tmp_path, "--pool", "prefork", "--concurrency", "4"):
         for number in range(TASKS):
             tasks.count.delay(number)
         for _ in range(2):
-            os.kill(int(said("count").split()[1]), signal.SIGKILL)
+            os.kill(int(said("doomed").split()[1]), signal.SIGKILL)
         until(lambda: len(committed()) >= TASKS, "all are done", within=540)
         free("shelf")
     assert committed() == [f"count {number:03}" for number in range(TASKS)]
@@ -136,9 +138,7 @@ def test_a_hundred_tasks_wait_for_one_lock_and_none_fails(
 
 def test_a_soft_time_limit_rolls_back_and_lets_go(pool: str, prefork: None) -> None:
     """The limit is an exception in the body: nothing is committed, the lock is free at once."""
-    tasks.soft.delay()
-    said("soft began")
-    assert not is_free("order:7")
+    begin_in_time(tasks.soft, "soft_time_limit")
     said("soft limit")
     free("order:7")
     assert committed() == []
@@ -146,8 +146,7 @@ def test_a_soft_time_limit_rolls_back_and_lets_go(pool: str, prefork: None) -> N
 
 def test_a_hard_time_limit_rolls_back_too(pool: str, prefork: None) -> None:
     """The process is ended: nothing was committed, and the lock is free within its ttl."""
-    tasks.hard.delay()
-    said("hard began")
+    begin_in_time(tasks.hard, "time_limit")
     free("order:7")
     assert committed() == []
 

@@ -21,7 +21,7 @@ from locking.core.handler import locks
 from locking.inspection.held import held_locks
 from locking.testing.contract.base import begin, counted_waiters, until
 from locking.utils.ownership import new_owner
-from tests.backends import ETCD, ZOOKEEPER, any_engine
+from tests.backends import ANSWER, ETCD, ZOOKEEPER, any_engine
 from tests.locking.backends.queue.ensembles.certificates import Certificates, needs_openssl
 from tests.locking.backends.queue.ensembles.servers import (
     Etcd,
@@ -106,6 +106,7 @@ def etcd_options(certificates):
     """What is right for that member."""
     yield {
         "prefix": "shop/",
+        "timeout": ANSWER,
         "ca_cert": certificates.of("ca"),
         "cert_cert": str(certificates.of("client")),
         "cert_key": str(certificates.key("client")),
@@ -161,7 +162,7 @@ def test_etcd_refuses_whom_it_should(etcd, etcd_options, certificates, change, e
     """A wrong password, prefix or certificate is an error that says so, and shows no password."""
     if change.get("ca_cert"):
         change = {"ca_cert": str(certificates.of("stranger"))}
-    with lock_on(ETCD, etcd.location, timeout=20.0, **{**etcd_options, **change}):
+    with lock_on(ETCD, etcd.location, **{**etcd_options, **change}):
         with pytest.raises(error, match=says) as refusal:
             ask_once()
         assert PASSWORD not in str(refusal.value)
@@ -187,6 +188,7 @@ def zookeeper_options(certificates, caplog):
     yield {
         "use_ssl": True,
         "ca": certificates.of("ca"),
+        "timeout": ANSWER,
         "certfile": str(certificates.of("client")),
         "keyfile": str(certificates.key("client")),
         "user": "shop",
