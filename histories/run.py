@@ -33,6 +33,8 @@ from histories.systems import LEASE, SYSTEMS, PostgresServer, System, entry
 
 FAULT: Final = 2.4 * LEASE
 REST: Final = 2.0
+AROUND: Final = 9.0
+"""Seconds that a cell takes beside its faults: clients start and end, and what they saw is judged."""
 
 
 class ClientProcess:
@@ -144,7 +146,7 @@ class Plan:
         """Return for how many seconds the next cell begins faults."""
         share = None if self.end is None else (self.end - time.monotonic()) / max(1, self.left)
         self.left -= 1
-        return self.seconds if share is None else max(0.1, share - FAULT - REST)
+        return self.seconds if share is None else max(0.1, share - AROUND - FAULT - REST)
 
 
 class Runner:

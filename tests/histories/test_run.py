@@ -56,13 +56,13 @@ def test_without_root_the_run_says_so(monkeypatch):
 
 def test_a_long_run_stays_within_its_time(monkeypatch):
     """Each cell has an even share of what is left; one that took longer makes the later ones shorter."""
-    now = 100.0
+    now, last = 100.0, run.AROUND + run.FAULT + run.REST
     monkeypatch.setattr(run.time, "monotonic", lambda: now)
-    plan = run.Plan(20, minutes=1, cells=3)
-    assert plan.next() == 20 - run.FAULT - run.REST  # the last fault begins so that it ends in its share
-    now += 40
-    assert plan.next() == 10 - run.FAULT - run.REST
-    now += 20
+    plan = run.Plan(20, minutes=2, cells=3)
+    assert plan.next() == 40 - last  # a fault that begins by then ends within the cell's share
+    now += 60
+    assert plan.next() == 30 - last
+    now += 60
     assert 0 < plan.next() < 1, "the last cell has one fault all the same"
     assert run.Plan(20, minutes=None, cells=3).next() == 20
 
