@@ -74,7 +74,7 @@ loadtest: $(READY) ## load, kill and flush the served shop under each sound stra
 SHORT := --seconds 1 --nemeses mix
 histories: $(READY) ## run locks on hosts whose network splits, judge what clients saw (root; LONG=1: an hour; WRONG=1: wrong locks)
 	@$(RUN) -m histories.run --json build/histories.json $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep $(KEEP)) \
-		$(if $(WRONG),--seconds 60 --wrong all,$(if $(LONG),--seconds 20,$(SHORT)))
+		$(if $(WRONG),--seconds 60 --wrong all,$(if $(LONG),--minutes 54,$(SHORT)))
 
 docs: $(READY) ## build the documentation into build/docs, and its Chinese pages into build/docs-zh, a lab beside each
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt

@@ -202,6 +202,8 @@ class Client:
         try:
             looks, pause = ((8, 12), (0.3, 0.5)) if kind == "renewed" else ((2, 4), (0.01, 0.1))
             for _ in range(self.chance.randint(*looks)):
+                if self.stop.is_set():
+                    break
                 self.rest(*pause)
                 self.do("held", key, lambda: self.look(lease), **facts)
                 if kind != "renewed" and self.chance.random() < 0.2:

@@ -2,6 +2,7 @@
 
 python -m histories.run                                            every system under every nemesis
 python -m histories.run --systems redis,etcd --nemeses frozen-client --seconds 60 --seed 7
+python -m histories.run --minutes 54                               all cells within this time, alike long
 python -m histories.run --wrong all                                with each mistake, which must be found
 python -m histories.run --json build/histories.json                and keep what was seen
 """
@@ -32,6 +33,8 @@ from histories.systems import LEASE, SYSTEMS, PostgresServer, System, entry
 
 FAULT: Final = 2.4 * LEASE
 REST: Final = 2.0
+AROUND: Final = 9.0
+"""Seconds that a cell takes beside its faults: clients start and end, and what they saw is judged."""
 
 
 class ClientProcess:
@@ -128,11 +131,29 @@ class Cell:
         )
 
 
+class Plan:
+    """How long each cell lasts: what is given, or an even share of the time that is left.
+
+    A cell that came to its end late makes the later ones shorter, so the whole stays within its time. Each
+    has one fault at least.
+    """
+
+    def __init__(self, seconds: float, minutes: float | None, cells: int) -> None:
+        self.seconds, self.left = seconds, cells
+        self.end = None if minutes is None else time.monotonic() + 60 * minutes
+
+    def next(self) -> float:
+        """Return for how many seconds the next cell begins faults."""
+        share = None if self.end is None else (self.end - time.monotonic()) / max(1, self.left)
+        self.left -= 1
+        return self.seconds if share is None else max(0.1, share - AROUND - FAULT - REST)
+
+
 class Runner:
     """The hosts, the judge's database and the checker of a run."""
 
-    def __init__(self, seed: int, seconds: float) -> None:
-        self.seed, self.seconds, self.count = seed, seconds, 0
+    def __init__(self, seed: int, plan: Plan) -> None:
+        self.seed, self.plan, self.count = seed, plan, 0
         self.not_judged: list[str] = []
         hosts.up()
         hosts.enter("control")
@@ -155,13 +176,14 @@ class Runner:
         system: System | None = None
         try:
             for nemesis, wrong in cells:
+                seconds = self.plan.next()
                 if system is None:
                     system = SYSTEMS[name]()
                     system.start()
                 if not applies(nemesis, system) or (name, wrong) in table.NO_WAY:
                     continue
                 try:
-                    yield self.cell(name, system, nemesis, wrong)
+                    yield self.cell(name, system, nemesis, wrong, seconds)
                 except Exception as error:  # the other cells are still to be seen
                     self.not_judged.append(f"{name} under {nemesis} was not judged: {error!r}")
                     print(self.not_judged[-1], flush=True)
@@ -171,7 +193,7 @@ class Runner:
             if system is not None:
                 system.stop()
 
-    def cell(self, name: str, system: System, nemesis: str, wrong: str) -> Cell:
+    def cell(self, name: str, system: System, nemesis: str, wrong: str, seconds: float) -> Cell:
         """Run clients under one nemesis, and judge what they have logged."""
         self.count += 1
         folder = hosts.HOME / "logs" / "-".join(filter(None, [name, nemesis, wrong, str(self.seed)]))
@@ -185,7 +207,7 @@ class Runner:
             said = self.verdicts(record.histories(record.read(folder)))
             return any(said.get(kind) == "Illegal" for kind in table.MISTAKES[wrong].kinds)
 
-        begin, end = self._harm(system, nemesis, folder, chance, found if wrong else lambda: False)
+        begin, end = self._harm(system, nemesis, folder, chance, seconds, found if wrong else lambda: False)
         seen = record.read(folder)
         figures = asdict(record.figures(seen, begin, end))
         verdicts = self.verdicts(record.histories(seen))
@@ -210,6 +232,7 @@ class Runner:
         nemesis: str,
         folder: Path,
         chance: random.Random,
+        seconds: float,
         is_enough: Callable[[], bool],
     ) -> tuple[int, int]:
         """Run the clients and the nemesis; return when the first fault could begin, and when all ended."""
@@ -220,7 +243,7 @@ class Runner:
                 until(lambda: len(list(folder.glob("c*.jsonl"))) == len(clients), "clients that work")
                 time.sleep(1)
                 begin = time.monotonic_ns()
-                while time.monotonic_ns() - begin < self.seconds * 1e9:
+                while time.monotonic_ns() - begin < seconds * 1e9:
                     self._fault(Scene(system, clients, chance, folder), nemesis)
                     for client in clients:
                         client.revive()
@@ -268,6 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     parser.add_argument("--nemeses", default=",".join(NEMESES))
     parser.add_argument("--seconds", type=float, default=20.0, help="of each system under each nemesis")
+    parser.add_argument("--minutes", type=float, help="of the whole run, instead of --seconds")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1, 10**6))
     parser.add_argument("--wrong", default="", choices=["", "all", *table.MISTAKES])
     parser.add_argument("--json", type=Path, help="a file for what was seen; cells that it has are replaced")
@@ -283,8 +307,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else [(nemesis, "") for nemesis in given.nemeses.split(",")]
     )
     seen: list[Cell] = []
+    plan = Plan(given.seconds, given.minutes, len(cells) * len(given.systems.split(",")))
     try:
-        runner = Runner(given.seed, given.seconds)
+        runner = Runner(given.seed, plan)
     except hosts.HostsError as error:
         raise SystemExit(f"histories: {error}") from None
     try:

@@ -1,30 +1,39 @@
-"""The table of what was seen: `python -m histories.table` writes it from `seen.json` into the page."""
+"""The tables of what was seen: `python -m histories.table` writes page and file from `seen.json`."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from histories.nemeses import NEMESES
 from histories.systems import SYSTEMS
 
 SEEN: Final = Path(__file__).parent / "seen.json"
 PAGE: Final = Path(__file__).parent.parent / "docs/library/explanation/partitions.md"
+CELLS: Final = PAGE.with_suffix(".csv")
 BEGIN, END = "<!-- written by python -m histories.table -->", "<!-- end -->"
-HEAD: Final = (
-    "| fault | times | operations | seconds with a grant | longest wait for the next holder | two holders"
-    " | `get_lock` | `locked_transaction` | `fenced=True` |\n|---|---:|---:|---:|---:|---|---|---|---|"
-)
 LOCKS: Final = ("lock", "renewed", "semaphore", "read_write")
+UNFENCED: Final = ("bare", "confirmed")
 LABELS: Final = {
-    "bare": "`get_lock`",
-    "confirmed": "`locked_transaction`",
-    "fenced": "`fenced=True`",
+    "bare": "get_lock",
+    "confirmed": "locked_transaction",
+    "fenced": "fenced=True",
     "read_write": "read-write",
     "renewed": "renewed lock",
 }
+COLUMNS: Final = (
+    *("system", "fault", "mistake", "seed", "seconds", "times", "operations", "without an answer"),
+    *("seconds with a grant", "longest wait for the next holder (s)", "two holders"),
+    *(f"lost: {LABELS[kind]}" for kind in (*UNFENCED, "fenced")),
+    *("mistake found in", "what was drawn"),
+)
+"""Of the file beside the page, which has a line for each cell."""
+
 NO_WAY: Final = {
     *(("advisory", mistake) for mistake in ("owner", "fence")),
     *(("rowlock", mistake) for mistake in ("owner", "lease", "fence")),
@@ -40,61 +49,67 @@ def load(path: Path = SEEN) -> list[Seen]:
     return cells
 
 
-def said(cell: Seen, kind: str) -> str:
-    """Return what is known of one register: lost writes, none, or that it wasn't judged."""
-    verdict = cell["verdicts"].get(kind)
-    if verdict is None:
-        return "—"
-    if verdict == "Illegal":
-        return f"**{cell['figures']['lost'].get(kind, 0) or 'order'} lost**".replace(
-            "order lost", "out of order"
-        )
-    return "none lost" if verdict == "Ok" else "not judged"
+def lost(cell: Seen, *kinds: str) -> str:
+    """Return how many writes were lost: of these registers, those that were judged."""
+    verdicts = [cell["verdicts"][kind] for kind in kinds if kind in cell["verdicts"]]
+    if not verdicts:
+        return "–"
+    if not {"Ok", "Illegal"}.issuperset(verdicts):
+        return "?"
+    found = sum(cell["figures"]["lost"].get(kind, 0) for kind in kinds)
+    return str(found) if found or "Illegal" not in verdicts else "order"
 
 
-def holders(cell: Seen) -> str:
-    """Return which locks had two holders at a time."""
+def holders(cell: Seen) -> list[str] | None:
+    """Return which locks had two holders at a time; None = not every one was judged."""
     verdicts = {kind: cell["verdicts"][kind] for kind in LOCKS if kind in cell["verdicts"]}
     found = [LABELS.get(kind, kind) for kind, verdict in verdicts.items() if verdict == "Illegal"]
-    if found:
-        return f"**{', '.join(found)}**"
-    if not verdicts:
-        return "—"
-    return "none" if set(verdicts.values()) == {"Ok"} else "not judged"
+    return found if found or {"Ok"}.issuperset(verdicts.values()) else None
 
 
-def row(cell: Seen) -> str:
-    """Return a row of a system's table."""
-    figures = cell["figures"]
-    registers = (said(cell, kind) for kind in ("bare", "confirmed", "fenced"))
-    shown = (
-        cell["nemesis"].replace("-", " "),
-        str(len(cell["faults"])),
-        f"{figures['operations']:,}",
-        f"{figures['availability']:.0%}",
-        f"{figures['next_holder']:.1f} s",
-        holders(cell),
-        *registers,
-    )
-    return f"| {' | '.join(shown)} |"
+def entry(cell: Seen | None) -> str:
+    """Return a cell of the page: lost without and with a fence, two holders, the longest wait."""
+    if cell is None:
+        return ""
+    without, behind, held = lost(cell, *UNFENCED), lost(cell, "fenced"), holders(cell)
+    mark = "?" if held is None else "†" if held else ""
+    figures = f"{without}{mark}/{behind}"
+    shown = figures if without in "0–" and behind in "0–" and not mark else f"**{figures}**"
+    return f"{shown}, {cell['figures']['next_holder']:.1f} s"
 
 
 def tables(cells: Iterable[Seen]) -> str:
-    """Return a table for each system, and below it what its mixes were."""
-    sound = [cell for cell in cells if not cell["wrong"]]
-    parts = []
-    for name, system in SYSTEMS.items():
-        its = [cell for cell in sound if cell["system"] == name]
-        if its:
-            mixes = [mixed(cell) for cell in its if cell["nemesis"] == "mix"]
-            parts += ["\n".join([f"### {system.name}\n", HEAD, *map(row, its)]), *mixes]
-    return "\n\n".join(parts)
+    """Return the page's table: a line for each fault, a column for each system."""
+    of = {(cell["system"], cell["nemesis"]): cell for cell in cells if not cell["wrong"]}
+    systems = [name for name in SYSTEMS if any(name == system for system, _ in of)]
+    lines = [
+        f"| fault | {' | '.join(SYSTEMS[name].name for name in systems)} |\n|---|{'---|' * len(systems)}"
+    ]
+    for nemesis in NEMESES:
+        if any(nemesis == ran for _, ran in of):
+            shown = (entry(of.get((system, nemesis))) for system in systems)
+            lines.append(f"| {nemesis.replace('-', ' ')} | {' | '.join(shown)} |")
+    return "\n".join(lines)
 
 
-def mixed(cell: Seen) -> str:
-    """Return what a mix was, without the hosts that it chose."""
-    drawn = [re.sub(r" \(.*?\)", "", fault).replace("-", " ") for fault in cell["faults"]]
-    return f"Mixed, in this order (seed {cell['seed']}): {'; '.join(drawn)}."
+def listed(cells: Iterable[Seen]) -> str:
+    """Return every cell with everything that is known of it, as comma-separated values."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for cell in cells:
+        figures, held = cell["figures"], holders(cell)
+        mistake = MISTAKES.get(cell["wrong"])
+        writer.writerow([
+            *(SYSTEMS[cell["system"]].name, cell["nemesis"], mistake.label if mistake else ""),
+            *(cell["seed"], cell["seconds"], len(cell["faults"]), figures["operations"], figures["unknown"]),
+            *(f"{figures['availability']:.0%}", figures["next_holder"]),
+            "not judged" if held is None else ", ".join(held),
+            *(lost(cell, kind) for kind in (*UNFENCED, "fenced")),
+            ", ".join(found_in(cell)) if mistake else "",
+            "; ".join(cell["faults"]),
+        ])  # fmt: skip
+    return text.getvalue()
 
 
 class Mistake(NamedTuple):
@@ -115,7 +130,7 @@ MISTAKES: Final = {
 
 
 def mistakes(cells: Iterable[Seen]) -> str:
-    """Return the table of the wrong locks: by system, in which histories each mistake was found."""
+    """Return the table of the wrong locks: by system, after how many seconds each mistake was found."""
     of = {(cell["system"], cell["wrong"]): cell for cell in cells if cell["wrong"]}
     labels = " | ".join(mistake.label for mistake in MISTAKES.values())
     lines = [f"| system | {labels} |\n|---|{'---|' * len(MISTAKES)}"]
@@ -126,15 +141,19 @@ def mistakes(cells: Iterable[Seen]) -> str:
     return "\n".join(lines)
 
 
+def found_in(cell: Seen) -> list[str]:
+    """Return the histories that its mistake had to make impossible, and has."""
+    kinds = MISTAKES[cell["wrong"]].kinds
+    return [LABELS.get(kind, kind) for kind in kinds if cell["verdicts"].get(kind) == "Illegal"]
+
+
 def found(system: str, wrong: str, cell: Seen | None) -> str:
-    """Return where a mistake was found, and how many seconds the clients had run."""
+    """Return how many seconds the clients had run when a mistake was found."""
     if (system, wrong) in NO_WAY:
         return "can't be made"
     if cell is None:
         return "not run"
-    kinds = [kind for kind in MISTAKES[wrong].kinds if cell["verdicts"].get(kind) == "Illegal"]
-    where = ", ".join(LABELS.get(kind, kind) for kind in kinds)
-    return f"{where} ({cell['seconds']:.0f} s)" if kinds else "not found"
+    return f"{cell['seconds']:.0f} s" if found_in(cell) else "not found"
 
 
 def page(text: str, cells: Sequence[Seen]) -> str:
@@ -146,3 +165,4 @@ def page(text: str, cells: Sequence[Seen]) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text(), load()))
+    CELLS.write_text(listed(load()))

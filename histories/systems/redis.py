@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import redis
@@ -29,6 +31,16 @@ class RedisServer(Server):
         self.command = ["redis-server", str(config), *(["--sentinel"] if sentinel else [])]
         self.start()
         until(lambda: self.ask("PING"), f"{self.name} answers")
+
+    def start(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start it; an append-only file that a full disk has broken is mended first, as an operator would."""
+        manifest = self.disk.path / "appendonlydir" / "appendonly.aof.manifest"
+        if manifest.exists():
+            mend = ["redis-check-aof", "--fix", str(manifest)]
+            subprocess.run(
+                mend, input=b"y\n", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True
+            )
+        super().start(environment)
 
     def ask(self, *command: object) -> Any:
         """Send one command."""

@@ -121,10 +121,26 @@ def test_the_longest_time_without_a_grant_and_the_seconds_with_one_are_measured(
 
 
 def test_the_table_never_says_none_of_what_was_not_judged():
-    """Only the checker's Ok is "none"; Unknown, and what no checker has seen, are not."""
+    """Only the checker's Ok is a 0; Unknown, and what no checker has seen, are not."""
     cell = {"verdicts": {"lock": "Unknown", "bare": "not judged", "fenced": "Ok"}, "figures": {"lost": {}}}
-    shown = [table.said(cell, kind) for kind in ("bare", "confirmed", "fenced")]
-    assert [table.holders(cell), *shown] == ["not judged", "not judged", "—", "none lost"]
+    shown = [table.lost(cell, kind) for kind in ("bare", "confirmed", "fenced")]
+    assert [table.holders(cell), *shown] == [None, "?", "–", "0"]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "lost", "expected"),
+    [
+        ({"lock": "Ok", "bare": "Ok", "confirmed": "Ok", "fenced": "Ok"}, {}, "0/0, 1.0 s"),
+        ({"lock": "Illegal", "bare": "Ok", "confirmed": "Ok", "fenced": "Ok"}, {}, "**0†/0**, 1.0 s"),
+        ({"bare": "Illegal", "confirmed": "Illegal"}, {"bare": 2, "confirmed": 1}, "**3/–**, 1.0 s"),
+        ({"confirmed": "Ok", "fenced": "Illegal"}, {"fenced": 4}, "**0/4**, 1.0 s"),
+        ({"bare": "Ok", "confirmed": "Ok", "fenced": "Illegal"}, {}, "**0/order**, 1.0 s"),
+        ({"lock": "Unknown", "bare": "Ok", "fenced": "Unknown"}, {}, "**0?/?**, 1.0 s"),
+    ],
+)
+def test_a_cell_says_in_bold_what_should_not_be(verdicts, lost, expected):
+    """Writes lost without and with a fence, two holders, what wasn't judged, and the longest wait."""
+    assert table.entry({"verdicts": verdicts, "figures": {"lost": lost, "next_holder": 1.0}}) == expected
 
 
 def test_two_holders_of_one_lock_are_named_and_one_after_the_other_are_not(logged):
@@ -136,13 +152,6 @@ def test_two_holders_of_one_lock_are_named_and_one_after_the_other_are_not(logge
     assert [(a.client, b.client) for a, b in violation.two_holders(seen.events)] == [("c1", "c2")]
     _, seen = logged(*first, *look, *second)
     assert violation.two_holders(seen.events) == []
-
-
-def test_a_mix_says_what_it_was():
-    """The foot of a table names the faults in their order, and the seed that draws them again."""
-    faults = ["one-way (n1 to n2, c1) + clock (-3600 s on n1, c2)", "bridge (n1 from n3) + full-disk (redis)"]
-    said = table.mixed({"nemesis": "mix", "seed": 7, "faults": faults})
-    assert said == "Mixed, in this order (seed 7): one way + clock; bridge + full disk."
 
 
 def test_a_mistake_that_was_not_found_is_a_trouble():
@@ -160,6 +169,7 @@ def test_the_page_has_the_tables_of_what_was_seen():
     """`python -m histories.table` would change nothing."""
     text = table.PAGE.read_text()
     assert table.page(text, table.load()) == text
+    assert table.CELLS.read_text() == table.listed(table.load())
 
 
 def test_no_promised_history_was_impossible_and_each_mistake_was_found():

@@ -54,6 +54,19 @@ def test_without_root_the_run_says_so(monkeypatch):
         run.main([])
 
 
+def test_a_long_run_stays_within_its_time(monkeypatch):
+    """Each cell has an even share of what is left; one that took longer makes the later ones shorter."""
+    now, last = 100.0, run.AROUND + run.FAULT + run.REST
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    plan = run.Plan(20, minutes=2, cells=3)
+    assert plan.next() == 40 - last  # a fault that begins by then ends within the cell's share
+    now += 60
+    assert plan.next() == 30 - last
+    now += 60
+    assert 0 < plan.next() < 1, "the last cell has one fault all the same"
+    assert run.Plan(20, minutes=None, cells=3).next() == 20
+
+
 def test_a_cell_that_was_not_judged_is_not_called_possible():
     """What the checker did not decide is said."""
     figures = {"operations": 9, "availability": 1.0, "next_holder": 0.1}

@@ -92,6 +92,32 @@ def test_a_master_whose_disk_was_full_takes_writes_beside_the_new_one_unless_it_
     assert in_a_process(fill_its_disk, name, said) == 0
 
 
+def break_its_log() -> None:
+    """Leave half a command in the middle of the append-only file, and start the server again."""
+    hosts.enter("control")
+    server = RedisServer("n1")
+    try:
+        server.ask("SET", "before", "1")
+        server.kill()
+        (log,) = server.disk.path.glob("appendonlydir/*.incr.aof")
+        whole = b"*3\r\n$3\r\nSET\r\n$5\r\nafter\r\n$1\r\n1\r\n"
+        with log.open("ab") as file:
+            file.write(whole[:20] + whole)
+        server.start()
+        until(lambda: server.ask("PING"), "a server that serves again")
+        assert (server.ask("GET", "before"), server.ask("GET", "after")) == ("1", None)
+    finally:
+        server.remove()
+
+
+@pytest.mark.whole
+@pytest.mark.skipif(REASON is not None, reason=str(REASON))
+@pytest.mark.skipif(shutil.which("redis-check-aof") is None, reason="no redis-check-aof on PATH")
+def test_a_redis_whose_log_was_broken_by_a_full_disk_starts_again():
+    """Redis refuses to load such a file; the system would never be whole again."""
+    assert in_a_process(break_its_log) == 0
+
+
 @pytest.mark.skipif(REASON is not None, reason=str(REASON))
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.whole) for name in SYSTEMS])
 def test_a_system_comes_back_after_its_leader_was_killed(name):

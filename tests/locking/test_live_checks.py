@@ -74,7 +74,8 @@ def patient(own_redis, locks_on):
     """A server to break, whose configuration is put right afterwards."""
     locks_on(own_redis.url)
     client = own_redis.client
-    before = {name: client.config_get(name)[name] for name in ("maxmemory", "maxmemory-policy", "appendonly")}
+    named = ("maxmemory", "maxmemory-policy", "appendonly", "min-replicas-to-write", "min-replicas-max-lag")
+    before = {name: client.config_get(name)[name] for name in named}
     yield client
     client.replicaof("NO", "ONE")
     for name, value in before.items():
@@ -126,27 +127,28 @@ def test_a_replica_is_found(patient):
 INFO = {"role": "master", "connected_slaves": "1", "min_slaves_good_slaves": "1"}
 
 
+@pytest.mark.parametrize(("info", "replicas"), [({}, "auto"), ({"connected_slaves": "0"}, "auto"), ({}, 1)])
+def test_a_master_that_writes_without_replicas_is_found(info, replicas):
+    """Renewals aren't confirmed, nor what `auto` grants where no replica is: only the server can refuse."""
+    copies = ReplicaAck(replicas, 1000)
+    finding = diagnosis.judge_replication({**INFO, **info}, copies, min_replicas=0)
+    assert finding.verdict == "warning"
+    assert "min-replicas-to-write 1" in finding.hint
+    assert diagnosis.judge_replication({**INFO, **info}, copies, min_replicas=None).verdict == "unknown"
+    assert diagnosis.judge_replication({**INFO, **info}, copies, min_replicas=1).verdict == "ok"
+
+
 @pytest.mark.parametrize(
-    ("info", "replicas", "verdict"),
-    [
-        ({}, "auto", "warning"),
-        ({"connected_slaves": "0"}, "auto", "warning"),
-        ({}, 1, "ok"),
-    ],
+    ("to_write", "max_lag", "verdict"), [(0, 10, "warning"), (1, 0, "warning"), (1, 10, "ok")]
 )
-def test_a_master_that_writes_without_replicas_is_found(info, replicas, verdict):
-    """`auto` asks for none once a master has dropped its replicas: only the server can refuse by itself."""
-    finding = diagnosis.judge_replication({**INFO, **info}, ReplicaAck(replicas, 1000), min_replicas=0)
-    assert finding.verdict == verdict
-    assert ("min-replicas-to-write 1" in finding.hint) == (verdict == "warning")
-    finding = diagnosis.judge_replication({**INFO, **info}, ReplicaAck(replicas, 1000), min_replicas=1)
-    assert finding.verdict == "ok"
-
-
-def test_a_real_master_is_asked_for_its_min_replicas(patient, settings):
-    """The setting is read from the server; a user without CONFIG hears what wasn't looked at."""
+def test_a_real_master_is_asked_what_it_asks_for_before_a_write(
+    patient, settings, to_write, max_lag, verdict
+):
+    """Both settings are read from the server: either one as 0 turns both off."""
     settings.LOCKING["default"]["OPTIONS"] = {"wait_replicas": "auto"}
-    assert "min-replicas-to-write" in findings()["replication"].hint
+    patient.config_set("min-replicas-max-lag", max_lag)
+    patient.config_set("min-replicas-to-write", to_write)
+    assert findings()["replication"].verdict == verdict
 
 
 def test_a_user_who_may_not_ask_is_reported(own_redis, locks_on):

@@ -145,7 +145,7 @@ def judge_replication(
     Args:
         info: the server's INFO.
         copies: what an acquisition waits for, if anything.
-        min_replicas: the server's `min-replicas-to-write`; None where it wouldn't tell.
+        min_replicas: what the server itself asks for before a write; None where it wouldn't tell.
     """
     replicas, wanted = int(info.get("connected_slaves", 0)), copies.replicas if copies is not None else 0
     verdict: Literal["ok", "warning", "error", "unknown"] = "ok"
@@ -162,32 +162,32 @@ def judge_replication(
     elif replicas and copies is None:
         verdict, hint = "warning", "Set OPTIONS['wait_replicas'], or use fenced=True."
         text += ", and an acquisition doesn't wait for any: a failover may lose it"
-    elif wanted == "auto" and not min_replicas:  # a master that is cut off drops its replicas, and asks none
+    elif copies is not None and not min_replicas:  # no replica confirms a renewal: only the server can refuse
         verdict = "unknown" if min_replicas is None else "warning"
-        known = "can't be read by this user" if min_replicas is None else "is 0"
+        known = "can't be read by this user" if min_replicas is None else "is off"
         text += (
-            f"; min-replicas-to-write {known}: once a master that is cut off has dropped its replicas,"
-            " wait_replicas='auto' confirms nothing there, and a failover loses its locks"
+            f"; min-replicas-to-write {known}: a master that is cut off goes on renewing its leases, and with"
+            " wait_replicas='auto' granting locks, beside the one that took over"
         )
         hint = (
-            "Set min-replicas-to-write 1 and min-replicas-max-lag 10 on every server of the service, or"
-            " OPTIONS['wait_replicas'] to a number; or use fenced=True."
+            "Set min-replicas-to-write 1 and min-replicas-max-lag 10 on every server of the service, or use"
+            " fenced=True."
         )
     return Finding("replication", verdict, text, hint)
 
 
 def _min_replicas(client: RedisClient, copies: ReplicaAck | None) -> int | None:
-    """Return the server's `min-replicas-to-write`, None where it doesn't matter or can't be read."""
-    if copies is None or copies.replicas != "auto":
+    """Return what the server asks for before a write, None where it doesn't matter or can't be read."""
+    if copies is None:
         return None
     try:
-        found = client.command("CONFIG", "GET", "min-replicas-to-write")
+        found = client.command("CONFIG", "GET", "min-replicas-*")
     except BackendUnavailable:
         raise
     except BackendError:
         return None
-    values = list(found.values()) if isinstance(found, dict) else found[1::2]
-    return int(values[0]) if values else None
+    pairs = found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
+    return min(map(int, pairs.values()), default=None)  # either one as 0 turns both off
 
 
 def _clock(client: RedisClient) -> Finding:

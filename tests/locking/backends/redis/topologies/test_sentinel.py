@@ -1,14 +1,15 @@
 """Locks on the master of a service that Sentinels watch."""
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from locking import BackendUnavailable, get_lock
+from locking import BackendError, BackendUnavailable, State, get_lock
 from locking.backends.redis.topology import SENTINEL_TIMEOUT, Sentinels
 from locking.core.handler import locks
-from tests.locking.backends.redis.topologies.servers import PATIENCE, needs_redis_server, until
+from tests.locking.backends.redis.topologies.servers import PATIENCE, is_copying, needs_redis_server, until
 from tests.locking.backends.redis.topologies.waiters import acquired_in_thread, in_thread, until_waiting
 
 pytestmark = needs_redis_server
@@ -110,6 +111,35 @@ def test_a_handed_over_lock_is_confirmed_as_well(service, settings):
             waiter.result(25)
     finally:
         service.replica.resume()
+
+
+@pytest.mark.parametrize("min_replicas", [0, 1])
+def test_a_master_without_replicas_renews_unless_it_asks_for_them(start, settings, min_replicas):
+    """A renewal isn't confirmed: beside the new master's holder there is the old one's, until a ttl at most
+    after its last renewal. Only the server can refuse, which `min-replicas-to-write` has it do.
+    """
+    old = start(repl_diskless_sync_delay=0, min_replicas_to_write=min_replicas)
+    new = start(replicaof=f"127.0.0.1 {old.port}", repl_diskless_sync_delay=0)
+    options = {"LOCATION": old.url, "OPTIONS": {"wait_replicas": 1}}
+    settings.LOCKING = {"old": options, "new": {"LOCATION": new.url}}
+    until(lambda: is_copying(new), "a replica")
+    until(lambda: _good_replicas(old) >= min_replicas, "a replica that counts")
+    held = get_lock("renewed", backend="old", ttl=1).acquire()
+    new.ask("REPLICAOF", "NO", "ONE")
+    until(lambda: old.client().info("replication")["connected_slaves"] == 0, "a master without replicas")
+
+    with pytest.raises(BackendError, match="NOREPLICAS") if min_replicas else nullcontext():
+        held.extend(60)
+    until(lambda: new.ask("EXISTS", "renewed") == 0, "the copy's end")
+
+    with get_lock("renewed", backend="new") as other:
+        other.ensure_held()
+        assert held.state is (State.LOST if min_replicas else State.HELD)
+
+
+def _good_replicas(server):
+    """Return how many a write may count on; the server says so where it asks for some."""
+    return server.client().info("replication").get("min_slaves_good_slaves", 0)
 
 
 def test_a_service_that_no_client_knows_is_unavailable(service, settings):
