@@ -178,10 +178,10 @@ def _answer(batch: list[Ticket], error: BaseException) -> None:
     """Give each of the batch the error; the leader's own end tells the others what is known."""
     for place, ticket in enumerate(batch):
         if not ticket.answered:
-            ticket.error = error if place == 0 else _told_to_followers(ticket, error)
+            ticket.error = error if place == 0 else _error_for_follower(ticket, error)
 
 
-def _told_to_followers(ticket: Ticket, error: BaseException) -> Exception:
+def _error_for_follower(ticket: Ticket, error: BaseException) -> Exception:
     """Return an error of the caller's own: one object raised in two threads has the traceback of both."""
     if ticket.sale.written:
         unknown: Exception = OutcomeUnknown(ticket.sale.cause)

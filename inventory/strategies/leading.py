@@ -1,7 +1,7 @@
 """One connection for all who lead a batch in a process: they take turns, so one backend serves them.
 
-A backend of PostgreSQL that works for one batch after another has its plans and caches at hand; sixteen that
-take turns each have them from a while ago. What that brings was measured: docs/adr/0037.
+A backend of PostgreSQL that works for one batch after another keeps its plans and caches warm; sixteen that
+take turns each find them cold. What that brings was measured: docs/adr/0037.
 """
 
 from __future__ import annotations

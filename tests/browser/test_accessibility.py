@@ -68,7 +68,7 @@ REFUSALS = {
     "403.html": {},
     "403_csrf.html": {},
     "404.html": {},
-    "locking/conflict.html": {"status": 409, "detail": "Somebody else is at it.", "retry_after": 1},
+    "locking/conflict.html": {"status": 409, "detail": "Another process works on it.", "retry_after": 1},
 }
 
 

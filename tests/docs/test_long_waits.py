@@ -47,7 +47,7 @@ def hook():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_long_wait_is_told_and_a_short_one_is_not(tell, hook, monkeypatch):
+def test_a_long_wait_is_reported_and_a_short_one_is_not(tell, hook, monkeypatch):
     """Who waits, for how long, for which lock, and where it is wanted."""
     address, bodies = hook
     monkeypatch.setattr("locking.inspection.heartbeat.PUBLISH_AFTER", 0.0)
@@ -64,7 +64,7 @@ def test_a_long_wait_is_told_and_a_short_one_is_not(tell, hook, monkeypatch):
     waiter.join()
     reporter.deregister()
     (body,) = bodies
-    told = re.fullmatch(
+    found = re.fullmatch(
         r"\S+:\d+:worker-7 has waited \d+ s for order:42, wanted at \S+:\d+ in .+", body["text"]
     )
-    assert told, body
+    assert found, body

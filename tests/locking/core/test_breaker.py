@@ -122,7 +122,7 @@ def tries(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_frozen_server_holds_up_two_requests_and_then_one_a_second(
     engine: Engine, tries: list[str], turned_clock: TurnedClock
 ) -> None:
-    """Of 200 the others ask nobody, and are refused within 50 ms; thawed, it serves after the pause."""
+    """Of 200 the others ask no server, and are refused within 50 ms; thawed, it serves after the pause."""
     assert asked(0)[0] == 200
     for server in engine.servers:
         server.pause()
