@@ -59,21 +59,21 @@ UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
     "core": 8_300,  # goal: 8,000
-    "liveness": 540,
+    "liveness": 460,  # goal: 300
     "database": 1_610,  # goal, as of each optional part: 1,500
     "redlock": 390,
     "redis": 3_700,
-    "zookeeper and etcd": 2_110,  # goal: 1,400
+    "zookeeper and etcd": 2_070,  # goal: 1,400
     "celery": 330,
     "contrib": 700,
     "checks": 560,
     "inspection": 1_460,
     "deadlock search": 280,  # goal: 350
     "admin": 840,
-    "command": 920,
+    "command": 910,
     "testing": 390,
 }
-MOST: Final = 22_080  # goal: 18,000
+MOST: Final = 21_950  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 
