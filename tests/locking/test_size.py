@@ -38,6 +38,10 @@ PARTS: Final[dict[str, str]] = {
     "backends/database": "database",
     "backends/redlock.py": "redlock",
     "backends/redis": "redis",
+    "backends/redis/cluster.py": "redis cluster",
+    "backends/redis/sentinel.py": "redis sentinel",
+    "backends/redis/redisson_kinds.py": "redisson's kinds",
+    "backends/redis/nodes.py": "redlock",
     "backends/zookeeper": "zookeeper and etcd",
     "backends/etcd": "zookeeper and etcd",
     "backends/queue": "zookeeper and etcd",
@@ -61,8 +65,11 @@ CEILINGS: Final = {
     "core": 8_300,  # goal: 8,000
     "liveness": 460,  # goal: 300
     "database": 1_610,  # goal, as of each optional part: 1,500
-    "redlock": 390,
-    "redis": 3_700,
+    "redlock": 580,
+    "redis": 3_085,
+    "redis cluster": 270,
+    "redis sentinel": 90,
+    "redisson's kinds": 135,
     "zookeeper and etcd": 2_070,  # goal: 1,400
     "celery": 330,
     "contrib": 700,
@@ -70,10 +77,10 @@ CEILINGS: Final = {
     "inspection": 1_460,
     "deadlock search": 280,  # goal: 350
     "admin": 840,
-    "command": 910,
+    "command": 920,
     "testing": 390,
 }
-MOST: Final = 21_950  # goal: 18,000
+MOST: Final = 22_010  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 
