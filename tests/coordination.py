@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from locking.backends.zookeeper.session import end_all_sessions
 from tests.locking.backends.queue.ensembles.servers import (
     MISSING_ETCD,
     MISSING_ZOOKEEPER,
     Etcd,
     ZooKeeper,
+    end_sessions,
     no_etcd,
     no_zookeeper,
     running,
@@ -28,7 +28,7 @@ def zookeeper_location(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         pytest.skip(MISSING_ZOOKEEPER)
     with running(partial(ZooKeeper, tmp_path_factory.mktemp("zookeeper"))) as server:
         yield server.location
-        end_all_sessions()  # of backends that tests left behind with holds
+        end_sessions()
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ class Kinds(BaseLockBackend):
 
     @abstractmethod
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
-        """Return the backend of another kind of lock on the same servers; LockNotSupported: not of `kinds`.
+        """Return the backend of another kind of lock, one of `kinds`, on the same servers.
 
         One object per kind, because the watchdog renews by backend.
         """
@@ -188,7 +188,7 @@ def backend_of(backend: BaseLockBackend, kind: str, permits: int | None = None) 
     """
     if kind == "lock":
         return backend
-    if not isinstance(backend, Kinds):
+    if not isinstance(backend, Kinds) or kind not in backend.kinds:
         raise backend.unsupported(f"make a {kind} lock: use Redis, etcd or ZooKeeper")
     return backend.variant(kind, **({"permits": permits or 1} if kind == "semaphore" else {}))
 

@@ -1,9 +1,9 @@
 """Dead-process release: a process that waits for a lock looks for processes of its deployment that have died.
 
-Of several that notice, one has the flock on the dead one's file and does the work. A dead client may have a
-COMMIT, a child or a command at work all the same. So only *guarded* locks are released: those whose holder
-works behind its fence's row in a locked transaction, which makes the next one wait for that COMMIT, and those
-whose user says so (`guarded=True`). All others end with their leases.
+Of several that notice, one can delete the dead one's file and does the work. A dead client may have a COMMIT,
+a child or a command at work all the same. So only *guarded* locks are released: those whose holder works
+behind its fence's row in a locked transaction, which makes the next one wait for that COMMIT, and those whose
+user says so (`guarded=True`). All others end with their leases.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import logging
 import math
-from contextlib import suppress
 from typing import Any, Final
 
 from django.apps import apps
@@ -23,7 +22,7 @@ from locking.core.at_exit import unreleased
 from locking.core.handler import locks
 from locking.core.waits import waiters
 from locking.exceptions import LockError
-from locking.liveness.files import DeadProcess, Record, peers, registration, seize
+from locking.liveness.files import Record, peers, registration, seize
 from locking.signals import Observer, lock_orphaned, notify, observe
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
@@ -47,8 +46,8 @@ LONGEST_PAUSE: Final = 5.0
 class Cleanup:
     """The release of what one dead process has left, in as many attempts as it takes."""
 
-    def __init__(self, dead: DeadProcess) -> None:
-        self.dead = dead
+    def __init__(self, record: Record) -> None:
+        self.record = record
         self.due = now()
         self._pause = SETTLING
         self._was_clean = False
@@ -59,7 +58,7 @@ class Cleanup:
         Once isn't enough: a server may still have had a request of the process to work off, or may have
         handed a lock over to a waiter whose socket it had not yet found closed.
         """
-        record, released, failed = self.dead.record, 0, False
+        record, released, failed = self.record, 0, False
         for alias in (each for each in record.aliases if each in locks):
             try:
                 released += _clean(locks[alias], record)
@@ -130,8 +129,6 @@ class Watcher:
 
     def reset(self) -> None:
         """Start from nothing: the clean-ups of a forked child's parent are the parent's."""
-        for cleanup in self.cleanups:
-            cleanup.dead.close()
         self.cleanups, self._next_look = [], 0.0
 
     def look(self) -> None:
@@ -145,12 +142,7 @@ class Watcher:
             self.reset()
             return math.inf
         self.cleanups += [Cleanup(dead) for each in peers(path.parent) if (dead := seize(each)) is not None]
-        for cleanup in [each for each in self.cleanups if each.due <= now()]:
-            if cleanup.attempt():
-                with suppress(OSError):
-                    cleanup.dead.path.unlink()
-                cleanup.dead.close()
-                self.cleanups.remove(cleanup)
+        self.cleanups = [each for each in self.cleanups if each.due > now() or not each.attempt()]
         connections.close_all()  # this thread's, which has no request whose end would do so
         self._next_look = now() + max(LOOK_AGAIN, LOOKING_SHARE * (now() - begun))
         return self._next_look if waiters.total or self.cleanups else math.inf

@@ -38,6 +38,10 @@ PARTS: Final[dict[str, str]] = {
     "backends/database": "database",
     "backends/redlock.py": "redlock",
     "backends/redis": "redis",
+    "backends/redis/cluster.py": "redis cluster",
+    "backends/redis/sentinel.py": "redis sentinel",
+    "backends/redis/redisson_kinds.py": "redisson's kinds",
+    "backends/redis/nodes.py": "redlock",
     "backends/zookeeper": "zookeeper and etcd",
     "backends/etcd": "zookeeper and etcd",
     "backends/queue": "zookeeper and etcd",
@@ -59,11 +63,14 @@ UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
     "core": 8_300,  # goal: 8,000
-    "liveness": 540,
+    "liveness": 460,  # goal: 300
     "database": 1_610,  # goal, as of each optional part: 1,500
-    "redlock": 390,
-    "redis": 3_700,
-    "zookeeper and etcd": 2_110,  # goal: 1,400
+    "redlock": 580,
+    "redis": 3_085,
+    "redis cluster": 270,
+    "redis sentinel": 90,
+    "redisson's kinds": 135,
+    "zookeeper and etcd": 2_070,  # goal: 1,400
     "celery": 330,
     "contrib": 700,
     "checks": 560,
@@ -73,7 +80,7 @@ CEILINGS: Final = {
     "command": 920,
     "testing": 390,
 }
-MOST: Final = 22_080  # goal: 18,000
+MOST: Final = 22_010  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 

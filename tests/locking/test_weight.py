@@ -72,6 +72,13 @@ def test_the_app_loads_no_list_and_no_search_for_deadlocks() -> None:
     assert not loaded & {"locking.inspection.held", "locking.inspection.deadlocks", "locking.contrib.celery"}
 
 
+def test_one_server_loads_neither_cluster_nor_sentinels() -> None:
+    """Redis' optional parts are loaded where an address names them."""
+    loaded = loaded_by("django.setup()\nfrom locking import get_lock\nget_lock('a')")
+    assert "locking.backends.redis.topology" in loaded
+    assert not loaded & {"locking.backends.redis.cluster", "locking.backends.redis.sentinel"}
+
+
 def test_an_engine_is_loaded_with_its_first_lock() -> None:
     """The rule above would be kept by a package that loads nothing ever."""
     assert "redis" in loaded_by("django.setup()\nfrom locking import get_lock\nget_lock('a')")

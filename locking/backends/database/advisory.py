@@ -253,8 +253,6 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
 
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
         """See the base class; one object per kind, because the watchdog renews by backend."""
-        if kind not in self.kinds:
-            raise self.unsupported(f"make a {kind} lock: use Redis, etcd or ZooKeeper")
         if kind not in self._variants:
             self._variants[kind] = made = copy(self)
             made.alias = f"{self.settings.alias}/{kind}"

@@ -20,17 +20,7 @@ from django.core.checks import CheckMessage
 
 from locking.backends.base import HEARTBEAT_TTL, Heartbeat, ask_each, renewal_time
 from locking.backends.etcd.client import NOT_FOUND, Client, Refused
-from locking.backends.etcd.entries import (
-    Queue,
-    below,
-    decoded,
-    encoded,
-    escape,
-    lease_of,
-    name_of,
-    queue_of,
-    value_of,
-)
+from locking.backends.etcd.entries import Queue, below, decoded, encoded, escape, lease_of, queue_of, value_of
 from locking.backends.etcd.options import read_location, read_options
 from locking.backends.etcd.watches import WatchManager
 from locking.backends.lease_expirer import LeaseExpirer, LocalLease
@@ -41,6 +31,7 @@ from locking.backends.queue.backend import (
     Line,
     QueueBackend,
     QueueEntry,
+    key_of,
 )
 from locking.backends.queue.diagnosis import Status, judge
 from locking.conf import AliasSettings
@@ -187,7 +178,7 @@ class EtcdBackend(QueueBackend):
         for entry in self._read(self._prefix):
             lines.setdefault(entry.node.rpartition("/")[0].removeprefix(self._prefix), []).append(entry)
         lines.pop(HEARTBEATS, None)
-        return ((name_of(each), lines[each]) for each in lines if name_of(each).startswith(prefix))
+        return ((key_of(each), lines[each]) for each in lines if key_of(each).startswith(prefix))
 
     def _remaining(self, entry: QueueEntry) -> float | None:
         """Return the seconds left at most: etcd tells whole ones, rounded down."""
@@ -224,7 +215,7 @@ class EtcdBackend(QueueBackend):
         """Read all records, and ask for the age of each wanted one; the leases count in whole seconds."""
         folder, prefix, found = f"{self._prefix}{HEARTBEATS}/", self.settings.key_prefix, {}
         for kv in self._client.ask("/kv/range", **below(folder)).get("kvs", ()):
-            name = name_of(decoded(kv["key"])[len(folder) :])
+            name = key_of(decoded(kv["key"])[len(folder) :])
             client = name.removeprefix(prefix)
             if name.startswith(prefix) and wanted(client):
                 silent = HEARTBEAT_TTL - self._client.left(self._heartbeat_lease(client))

@@ -9,9 +9,8 @@ import hashlib
 import json
 from base64 import b64decode, b64encode
 from typing import Any
-from urllib.parse import unquote
 
-from locking.backends.queue.backend import QueueEntry, without_suffix
+from locking.backends.queue.backend import QueueEntry
 
 
 class Queue(list[QueueEntry]):
@@ -44,18 +43,13 @@ def lease_of(folder: str, owner: str) -> int:
 
 
 def escape(key: str) -> str:
-    """Keep a name within its folder: a slash in it must not look like the end of the name."""
-    return key.replace("%", "%25").replace("/", "%2F")
-
-
-def name_of(folder: str) -> str:
-    """Return the key of a folder, whatever the kind; `escape` undone.
+    """Keep a name within its folder: a slash in it must not look like the end of the name.
 
     Example:
-        >>> name_of(escape("order:42/a") + "%rw")
+        >>> key_of(escape("order:42/a") + "%rw")
         'order:42/a'
     """
-    return unquote(without_suffix(folder))
+    return key.replace("%", "%25").replace("/", "%2F")
 
 
 def value_of(owner: str, ttl: float, kind: str, permits: int) -> str:

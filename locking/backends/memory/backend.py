@@ -294,8 +294,6 @@ class MemoryBackend(MemoryVerbs, TokenReissue, Kinds, Listing, Heartbeats, Count
         """See the base class; one object a kind, because the watchdog renews by backend."""
         if kind == "fair":
             return self  # the ordinary lock is fair here
-        if kind not in self.kinds:
-            raise self.unsupported(f"make a {kind} lock")
         which = (kind, options.get("permits", 0))
         if which not in self._others:
             self._others[which] = MemoryVariant(self.settings, kind, **options)

@@ -15,6 +15,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
+from urllib.parse import unquote
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Held, Holder, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease, Heartbeats, Kinds, Listing
@@ -34,9 +35,14 @@ HEARTBEATS: Final = "%presence"
 """The folder of the processes' heartbeats; no lock's is called that, for names have no bare percent sign."""
 
 
-def without_suffix(folder: str) -> str:
-    """Return the name of a folder, whatever the kind."""
-    return folder.removesuffix("%rw").removesuffix("%semaphore")
+def key_of(folder: str) -> str:
+    """Return the key of a folder, whatever the kind.
+
+    Example:
+        >>> key_of("order:42%2F订单%rw")
+        'order:42/订单'
+    """
+    return unquote(folder.removesuffix("%rw").removesuffix("%semaphore"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +344,6 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
 
     def _holders(self, prefix: str) -> list[tuple[str, QueueEntry, int]]:
         """Return key, holder and number of waiters of each hold, the oldest first."""
-        if self.kind != "lock":
-            raise self.unsupported("list what is held: ask the backend itself")
         found = [
             (key, holder, len(line) - len(holders_of(line)))
             for key, line in self._lines(prefix)
@@ -353,8 +357,6 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
 
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
         """See the base class; the ordinary lock is fair here."""
-        if kind not in self.kinds:
-            raise self.unsupported(f"make a {kind} lock")
         which = kind, options.get("permits", 0)
         if kind != "fair" and which not in self._variants:
             self._variants[which] = made = copy(self)

@@ -3,11 +3,13 @@
 backend          the engine: the ordinary lock, what is held, checks
 verbs            the verbs of the contract, for every kind of lock
 kinds, scripts   what is sent and what the answers mean
-protocol         requests as generators, no I/O: sockets, lost replies, pipelines; `cluster` adds redirections
+protocol         requests as generators, no I/O: sockets, lost replies, pipelines
 waiter           queueing and being woken, no I/O either
 transport        carries both out on a thread
 async_transport  carries both out in an event loop
 topology         from the settings to the servers
+
+Loaded at their first use, or for those who list: `cluster`, `sentinel`, and Redisson's kinds of lock.
 """
 
 from locking.backends.redis.backend import RedisBackend

@@ -18,7 +18,7 @@ from locking.backends.redis.diagnosis import (
     permitted,
 )
 from locking.backends.redis.heartbeats import HeartbeatVerbs
-from locking.backends.redis.kinds import NAMED, Ordinary, kind_named
+from locking.backends.redis.kinds import Ordinary, kind_named
 from locking.backends.redis.listing import ListingVerbs
 from locking.backends.redis.scripts import extend_request
 from locking.backends.redis.topology import default_key_prefix, servers_of
@@ -34,7 +34,7 @@ class RedisBackend(ListingVerbs, HeartbeatVerbs, Kinds, ManyServers, Diagnosis):
     """`"BACKEND": "locking.backends.redis.RedisBackend"`, with `"CACHE"` or `"LOCATION"`."""
 
     supports_fairness = True
-    kinds = frozenset(NAMED) - {"lock"}
+    kinds = frozenset({"read", "write", "semaphore", "fair"})
     steps_class = QueueWaitSteps
     kind: Ordinary
 

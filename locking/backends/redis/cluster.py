@@ -7,14 +7,18 @@ looked for; each within bounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
+from redis.cluster import RedisCluster
+from redis.connection import Connection, ConnectionPool, SSLConnection, parse_url
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from locking.backends.redis.async_transport import AsyncTransport, EventLoops
 from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import (
     MOVING,
@@ -28,6 +32,17 @@ from locking.backends.redis.protocol import (
     translated,
 )
 from locking.backends.redis.scripts import Request, command
+from locking.backends.redis.topology import (
+    ack_of,
+    bad_location,
+    connection_options,
+    try_options,
+    without_password,
+)
+from locking.backends.redis.transport import RedisClient
+from locking.backends.redis.transport import Transport as ThreadTransport
+from locking.backends.redis.verbs import Servers
+from locking.conf import AliasSettings
 from locking.utils.clock import now
 
 TIMEOUT: Final = 1.0
@@ -35,6 +50,9 @@ TIMEOUT: Final = 1.0
 
 PAUSE: Final = 0.05
 """Seconds between two questions meanwhile."""
+
+LISTEN_BOTH: Final = ("SUBSCRIBE", "SSUBSCRIBE")
+"""Redisson announces by SPUBLISH in a cluster of Redis 7 and by PUBLISH in an older one."""
 
 
 class Address(NamedTuple):
@@ -186,3 +204,64 @@ class Cluster(Calls):
             made = Server(self._transport_to(address), self.alias, self.index)
             server = self._servers.setdefault(address, made)
         return server
+
+
+# from the settings to a cluster
+
+
+def cluster_at(settings: AliasSettings, urls: object) -> Servers:
+    """Return the cluster that is reached by any of these nodes."""
+    return _cluster(settings, *_seeds(settings, urls))
+
+
+def cluster_of(settings: AliasSettings, client: RedisCluster) -> Servers:
+    """Return the cluster of a cache's client, with the same credentials and TLS settings."""
+    nodes = client.nodes_manager
+    seeds = [Address(node.host, node.port) for node in nodes.startup_nodes.values()]
+    return _cluster(settings, seeds, _of_connections(nodes.connection_kwargs))
+
+
+def _cluster(settings: AliasSettings, seeds: Sequence[Address], options: Mapping[str, Any]) -> Servers:
+    ack = ack_of(settings, default="auto")
+    try_options(settings, options.get("connection_class", Connection), options)
+    index, slots = Index(settings.key_prefix, clustered=True), SlotMap(seeds)
+
+    @cache
+    def pool(address: Address) -> ConnectionPool:
+        return ConnectionPool(**{**options, **address._asdict()})
+
+    def cluster(kind: type[ThreadTransport | AsyncTransport]) -> Cluster:
+        return Cluster(slots, lambda address: kind(pool(address), LISTEN_BOTH), settings.alias, index, ack)
+
+    return Servers(RedisClient(cluster(ThreadTransport)), EventLoops(partial(cluster, AsyncTransport)))
+
+
+def _seeds(settings: AliasSettings, urls: object) -> tuple[list[Address], dict[str, Any]]:
+    """Return the addresses of a list of URLs, and the connection options of the first, which hold for all."""
+    if not isinstance(urls, Sequence) or not urls or not all(isinstance(url, str) for url in urls):
+        raise bad_location(settings, f"must be a URL, or a list of URLs of a cluster's nodes, not {urls!r}")
+    try:
+        parsed = [parse_url(url) for url in urls]
+    except ValueError as error:
+        raise bad_location(settings, str(error)) from error
+    for url, options in zip(urls, parsed, strict=True):
+        if "path" in options:
+            raise bad_location(
+                settings, f"{url!r} is a socket file; a cluster's nodes find each other by host"
+            )
+        if options.pop("db", 0):
+            raise bad_location(
+                settings, f"{without_password(url)!r} names a database; a cluster has only one"
+            )
+    seeds = [Address(each.get("host", "localhost"), each.get("port", 6379)) for each in parsed]
+    return seeds, {**parsed[0], **connection_options(settings)}
+
+
+def _of_connections(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a client's arguments as its connections take them: TLS is their class, not an argument."""
+    if "ssl" not in options:  # it was made from a URL
+        return dict(options)
+    if options["ssl"]:
+        named = {name: value for name, value in options.items() if name != "ssl"}
+        return {"connection_class": SSLConnection, **named}
+    return {name: value for name, value in options.items() if not name.startswith("ssl")}

@@ -1,13 +1,7 @@
-"""The ordinary lock and Redisson's others: read-write, semaphore with expiring permits, fair. What each
-sends, without any I/O.
-
-The others are announced on a channel and granted to the first that asks (the fair lock: by the head of its
-own queue), as the Java side does it; the handoff of `acquire.lua` is for the ordinary lock only.
-"""
+"""What a kind of lock sends, without any I/O; here the ordinary lock, in `redisson_kinds` the others."""
 
 from __future__ import annotations
 
-import time
 from typing import Any, ClassVar, Final, NamedTuple
 
 from locking.backends.base import Holder
@@ -30,13 +24,11 @@ from locking.backends.redis.scripts import (
     release_request,
 )
 
-FAIR_PATIENCE: Final = 300_000
-"""Milliseconds that a waiter of a fair lock may be silent: Redisson's default, which all clients must share.
-"""
-
-ADOPT_PERMITS: Final = Script("is_external", "permits", "adopt_permits")
-
 ORDINARY_KEYS: Final = ("lock", "token", "queue", "index")
+
+NAMED: Final[dict[str, type[Kind]]] = {}
+LETTERS: Final[dict[str, type[Kind]]] = {}
+"""The kinds that are loaded, by their `name` and by their `LETTER`."""
 
 
 class Kind:
@@ -66,6 +58,9 @@ class Kind:
 
     def __init__(self, index: Index) -> None:
         self.index = index
+
+    def __init_subclass__(cls) -> None:
+        NAMED[cls.name] = LETTERS[cls.LETTER] = cls
 
     def _keys(self, names: tuple[str, ...], key: str, owner: str) -> list[bytes]:
         lock, braced = key.encode(), braced_key(key.encode())
@@ -144,90 +139,6 @@ def read_holder(reply: Any) -> Holder | None:
     return Holder(owner.decode(), count, None if left < 0 else left / 1000)
 
 
-class Read(Kind):
-    """The shared side of a read-write lock."""
-
-    name = "read"
-    LETTER = "R"
-    SHARED = True
-    CHANNEL = b"redisson_rwlock"
-    KEYS = LISTED_KEYS = ("lock", "token", "read hold", "index")
-    ACQUIRE = Script("token", "is_external", "acquire_read")
-    EXTEND = Script("announce", "readers", "extend_read")
-    RELEASE = Script("announce", "readers", "release_read")
-    LIST = Script("is_external", "readers", "list_read")
-
-
-class Write(Kind):
-    """The exclusive side of a read-write lock."""
-
-    name = "write"
-    LETTER = "W"
-    CHANNEL = b"redisson_rwlock"
-    KEYS = ("lock", "token", "index")
-    HOLDER_FIELD = "{}:write"
-    ACQUIRE = Script("token", "is_external", "acquire_write")
-    EXTEND = Script("announce", "extend_write")
-    RELEASE = Script("announce", "release_write")
-    LIST = Script("is_external", "list_write")
-
-
-class Semaphore(Kind):
-    """Permits that end by themselves; a hold is one permit."""
-
-    name = "semaphore"
-    LETTER = "S"
-    SHARED = True
-    CHANNEL = b"redisson_sc"
-    KEYS = LISTED_KEYS = HOLDER_KEYS = ("lock", "token", "permits' ends", "index", "permits in all")
-    ACQUIRE = Script("token", "announce", "permits", "acquire_permit")
-    EXTEND = Script("announce", "permits", "extend_permit")
-    RELEASE = Script("announce", "permits", "release_permit")
-    LIST = Script("permits", "list_permit")
-    HOLDER = Script("permits", "holder_permit")
-
-    def __init__(self, index: Index, permits: int = 1) -> None:
-        super().__init__(index)
-        self._permits = permits
-
-    def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
-        given = milliseconds(ttl), int(keep), self._permits, self._channel(key)
-        return self._ask(self.ACQUIRE, key, owner, *given)
-
-
-class Fair(Kind):
-    """Redisson's fair lock, whose queue Java waiters share.
-
-    The ordinary lock is first in, first out among Python waiters already; this one is for sharing with
-    RFairLock.
-    """
-
-    name = "fair"
-    LETTER = "F"
-    KEYS = ("lock", "token", "fair queue", "fair timeouts", "index")
-    LISTED_KEYS = ("lock", "token", "fair queue", "index")
-    HOLDER_FIELD = "{}"
-    ACQUIRE = Script("token", "prune_queue", "is_external", "acquire_fair")
-    EXTEND = Script("announce", "extend_fair")
-    RELEASE = Script("announce", "prune_queue", "release_fair")
-
-    def channel(self, key: str, owner: str) -> str:
-        return f"{super().channel(key, owner)}:{owner}"
-
-    def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
-        given = milliseconds(ttl), int(keep), FAIR_PATIENCE, _epoch_ms(), int(queue)
-        return self._ask(self.ACQUIRE, key, owner, *given)
-
-    def release(self, key: str, owner: str) -> Request:
-        return self._ask(self.RELEASE, key, owner, self._channel(key), FAIR_PATIENCE, _epoch_ms())
-
-    def leave(self, key: str, owner: str) -> Request | None:
-        return self.release(key, owner)
-
-    def _listing_arguments(self, key: str, owner: str) -> tuple[bytes, ...]:
-        return ()
-
-
 class Ordinary(Kind):
     """The ordinary lock, which is handed over by its release."""
 
@@ -259,38 +170,6 @@ class Ordinary(Kind):
 
     def _listing_arguments(self, key: str, owner: str) -> tuple[bytes, ...]:
         return (fair_queue(key.encode()),)
-
-
-def key_of_queue(queue: bytes) -> str:
-    """Return the key of a fair lock's queue; of `{a}` and `a`, which share theirs, the latter.
-
-    Example:
-        >>> key_of_queue(b"redisson_lock_queue:{a}")
-        'a'
-    """
-    name = queue.decode().removeprefix("redisson_lock_queue:")
-    return name[1:-1] if name.startswith("{") and name.endswith("}") else name
-
-
-def semaphores_of(ends: bytes) -> list[bytes]:
-    """Return the semaphores whose permits' ends may lie in this key: `{a}:timeout` is `a`'s and `{a}`'s.
-
-    Example:
-        >>> semaphores_of(b"{a}:timeout")
-        [b'{a}', b'a']
-    """
-    name = ends.removesuffix(b":timeout")
-    return [name, name[1:-1]] if name.startswith(b"{") and name.endswith(b"}") else [name]
-
-
-def _epoch_ms() -> int:
-    """Return the wall clock, by which Redisson dates places in the fair queue; no lease depends on it."""
-    return int(time.time() * 1000)  # noqa: TID251 shown
-
-
-KINDS: Final[tuple[type[Kind], ...]] = (Ordinary, Read, Write, Semaphore, Fair)
-NAMED: Final = {kind.name: kind for kind in KINDS}
-LETTERS: Final = {kind.LETTER: kind for kind in KINDS}
 
 
 def kind_named(name: str, index: Index, **options: int) -> Kind:

@@ -15,16 +15,8 @@ from typing import Any, Final
 from locking.backends.base import Held
 from locking.backends.capabilities import Listing
 from locking.backends.redis.index import LAST_TOKEN
-from locking.backends.redis.kinds import (
-    ADOPT_PERMITS,
-    LETTERS,
-    NAMED,
-    Entry,
-    Kind,
-    kind_named,
-    read_entry,
-    semaphores_of,
-)
+from locking.backends.redis.kinds import LETTERS, NAMED, Entry, Kind, kind_named, read_entry
+from locking.backends.redis.redisson_kinds import ADOPT_PERMITS, semaphores_of
 from locking.backends.redis.scripts import INDEX_EXTERNAL, INDEX_SCAN, Request, command, derived
 from locking.backends.redis.transport import RedisClient
 from locking.backends.redis.verbs import RedisVerbs, Servers, escaped

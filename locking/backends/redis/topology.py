@@ -12,25 +12,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from copy import copy
-from functools import cache, partial
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, Literal
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import redis
 from django.core.exceptions import ImproperlyConfigured
 from redis import Redis
-from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
-from redis.connection import Connection, ConnectionPool, SSLConnection, parse_url
+from redis.connection import ConnectionPool
 from redis.exceptions import RedisError
-from redis.retry import Retry
-from redis.sentinel import Sentinel, SentinelConnectionPool
+from redis.sentinel import SentinelConnectionPool
 
 from locking.backends.options import misplaced
 from locking.backends.redis.async_transport import AsyncTransport, EventLoops
-from locking.backends.redis.cluster import Address, Cluster, SlotMap
 from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import ReplicaAck, Server
 from locking.backends.redis.transport import RedisClient, Transport
@@ -39,13 +35,7 @@ from locking.conf import AliasSettings
 
 SENTINEL_SCHEME: Final = "sentinel+"
 
-SENTINEL_TIMEOUT: Final = 1.0
-"""Seconds after which the next Sentinel is asked: they are many, so that one may be down."""
-
 DEFAULT_ACK_TIMEOUT_MS: Final = 1000
-
-LISTEN_BOTH: Final = ("SUBSCRIBE", "SSUBSCRIBE")
-"""Redisson announces by SPUBLISH in a cluster of Redis 7 and by PUBLISH in an older one."""
 
 LOCKS: Final = "lock:"
 
@@ -104,16 +94,18 @@ def servers_of(settings: AliasSettings) -> Servers:
         return _servers_of_cache(settings)
     if isinstance(settings.location, str):
         return _one(settings, _pool_at(settings, settings.location))
-    return _cluster(settings, *_seeds(settings, settings.location))
+    from locking.backends.redis.cluster import cluster_at
+
+    return cluster_at(settings, settings.location)
 
 
 # one server, or one master
 
 
 def _one(settings: AliasSettings, pool: ConnectionPool) -> Servers:
-    _try_options(settings, pool.connection_class, pool.connection_kwargs)
+    try_options(settings, pool.connection_class, pool.connection_kwargs)
     has_failover = isinstance(pool, SentinelConnectionPool)
-    ack = _replica_ack(settings, default="auto" if has_failover else 0)
+    ack = ack_of(settings, default="auto" if has_failover else 0)
     index = Index(settings.key_prefix)
 
     def server(kind: type[Transport | AsyncTransport]) -> Server:
@@ -125,96 +117,16 @@ def _one(settings: AliasSettings, pool: ConnectionPool) -> Servers:
 def _pool_at(settings: AliasSettings, url: str) -> ConnectionPool:
     try:
         if url.startswith(SENTINEL_SCHEME):
-            return _sentinel_pool(settings, url)
+            from locking.backends.redis.sentinel import pool_at
+
+            return pool_at(settings, url.removeprefix(SENTINEL_SCHEME))
         path = urlsplit(url).path.strip("/")
         is_file = bool(path and not path.isdecimal())
         if url.startswith("unix://") != is_file:  # redis-py takes both for defaults
-            raise ValueError(f"{_without_password(url)!r} must be unix:///path or redis://host:6379/<number>")
-        return ConnectionPool.from_url(url, **_connection_options(settings))
+            raise ValueError(f"{without_password(url)!r} must be unix:///path or redis://host:6379/<number>")
+        return ConnectionPool.from_url(url, **connection_options(settings))
     except ValueError as error:
-        raise _bad_location(settings, str(error)) from error
-
-
-class Sentinels(Sentinel):
-    """Asks Sentinels in turn for their master, first the one that answered last time.
-
-    redis-py moves that one to the front of a list that all threads share, from the place where it was when it
-    was asked. Of two that ask at once, the second then puts it in twice and drops another Sentinel. Here each
-    asks in a list of its own.
-    """
-
-    def discover_master(self, service_name: str) -> Any:
-        """See redis-py."""
-        own = copy(self)
-        own.sentinels = list(self.sentinels)
-        found = Sentinel.discover_master(own, service_name)
-        self.sentinels = own.sentinels
-        return found
-
-
-def _sentinel_pool(settings: AliasSettings, url: str) -> ConnectionPool:
-    parts = urlsplit(url.removeprefix(SENTINEL_SCHEME))
-    service, _, database = parts.path.strip("/").partition("/")
-    if not service:
-        raise ValueError(
-            f"{_without_password(url)!r} names no service: {SENTINEL_SCHEME}redis://host:26379/<service>"
-        )
-    credentials, at, hosts = parts.netloc.rpartition("@")
-    master = parts._replace(netloc=f"{credentials}{at}localhost", path=f"/{database}")
-    options = {**parse_url(master.geturl()), **_connection_options(settings)}
-    for name in ("host", "port", "connection_class"):
-        options.pop(name, None)
-    sentinels = [_host_and_port(part) for part in hosts.split(",")]
-    patience = {"socket_timeout": SENTINEL_TIMEOUT, "socket_connect_timeout": SENTINEL_TIMEOUT}
-    asked = {**patience, "retry": Retry(NoBackoff(), 0), **settings.options.get("sentinel_kwargs", {})}
-    manager = Sentinels(sentinels, sentinel_kwargs=asked, **options)  # type: ignore[no-untyped-call]
-    return SentinelConnectionPool(service, manager, ssl=parts.scheme == "rediss", **options)
-
-
-def _host_and_port(text: str) -> tuple[str, int]:
-    parts = SplitResult("redis", text, "", "", "")
-    if not parts.hostname:
-        raise ValueError(f"{text!r} is no host:port")
-    return parts.hostname, parts.port or 26379
-
-
-# a cluster
-
-
-def _cluster(settings: AliasSettings, seeds: Sequence[Address], options: Mapping[str, Any]) -> Servers:
-    ack = _replica_ack(settings, default="auto")
-    _try_options(settings, options.get("connection_class", Connection), options)
-    index, slots = Index(settings.key_prefix, clustered=True), SlotMap(seeds)
-
-    @cache
-    def pool(address: Address) -> ConnectionPool:
-        return ConnectionPool(**{**options, **address._asdict()})
-
-    def cluster(kind: type[Transport | AsyncTransport]) -> Cluster:
-        return Cluster(slots, lambda address: kind(pool(address), LISTEN_BOTH), settings.alias, index, ack)
-
-    return Servers(RedisClient(cluster(Transport)), EventLoops(partial(cluster, AsyncTransport)))
-
-
-def _seeds(settings: AliasSettings, urls: object) -> tuple[list[Address], dict[str, Any]]:
-    """Return the addresses of a list of URLs, and the connection options of the first, which hold for all."""
-    if not isinstance(urls, Sequence) or not urls or not all(isinstance(url, str) for url in urls):
-        raise _bad_location(settings, f"must be a URL, or a list of URLs of a cluster's nodes, not {urls!r}")
-    try:
-        parsed = [parse_url(url) for url in urls]
-    except ValueError as error:
-        raise _bad_location(settings, str(error)) from error
-    for url, options in zip(urls, parsed, strict=True):
-        if "path" in options:
-            raise _bad_location(
-                settings, f"{url!r} is a socket file; a cluster's nodes find each other by host"
-            )
-        if options.pop("db", 0):
-            raise _bad_location(
-                settings, f"{_without_password(url)!r} names a database; a cluster has only one"
-            )
-    seeds = [Address(each.get("host", "localhost"), each.get("port", 6379)) for each in parsed]
-    return seeds, {**parsed[0], **_connection_options(settings)}
+        raise bad_location(settings, str(error)) from error
 
 
 # a cache's servers
@@ -223,48 +135,20 @@ def _seeds(settings: AliasSettings, urls: object) -> tuple[list[Address], dict[s
 def _servers_of_cache(settings: AliasSettings) -> Servers:
     client = _client_of_cache(settings)
     if isinstance(client, RedisCluster):
-        nodes = client.nodes_manager
-        seeds = [Address(node.host, node.port) for node in nodes.startup_nodes.values()]
-        return _cluster(settings, seeds, _of_connections(nodes.connection_kwargs))
+        from locking.backends.redis.cluster import cluster_of
+
+        return cluster_of(settings, client)
     if isinstance(client, Redis):
-        return _one(settings, _asking_sentinels_once(client.connection_pool))
+        pool = client.connection_pool
+        if isinstance(pool, SentinelConnectionPool):
+            from locking.backends.redis.sentinel import asking_each_once
+
+            pool = asking_each_once(pool)
+        return _one(settings, pool)
     raise ImproperlyConfigured(
         f"LOCKING[{settings.alias!r}]: can't lock through a {type(client).__qualname__};"
         " give LOCKING a LOCATION of its own"
     )
-
-
-def _of_connections(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a client's arguments as its connections take them: TLS is their class, not an argument."""
-    if "ssl" not in options:  # it was made from a URL
-        return dict(options)
-    if options["ssl"]:
-        named = {name: value for name, value in options.items() if name != "ssl"}
-        return {"connection_class": SSLConnection, **named}
-    return {name: value for name, value in options.items() if not name.startswith("ssl")}
-
-
-def _asking_sentinels_once(pool: ConnectionPool) -> ConnectionPool:
-    """Return a pool like the cache's that asks its Sentinels as ours does: each once, for a second at most.
-
-    redis-py would ask one that hangs eleven times, for five seconds each, before it asks the next.
-    """
-    if not isinstance(pool, SentinelConnectionPool):
-        return pool
-    manager = Sentinels([])  # type: ignore[no-untyped-call]
-    manager.__dict__.update(pool.sentinel_manager.__dict__)
-    manager.sentinels = [
-        Redis(connection_pool=_impatient(each.connection_pool)) for each in manager.sentinels
-    ]
-    options = {**pool.connection_kwargs, "connection_class": pool.connection_class}
-    return SentinelConnectionPool(pool.service_name, manager, is_master=pool.is_master, **options)
-
-
-def _impatient(pool: ConnectionPool) -> ConnectionPool:
-    options = {**pool.connection_kwargs, "retry": Retry(NoBackoff(), 0)}
-    for name in ("socket_timeout", "socket_connect_timeout"):
-        options[name] = min(options.get(name) or SENTINEL_TIMEOUT, SENTINEL_TIMEOUT)
-    return ConnectionPool(connection_class=pool.connection_class, **options)
 
 
 def _client_of_cache(settings: AliasSettings) -> object:
@@ -291,7 +175,8 @@ def _client_of_cache(settings: AliasSettings) -> object:
 # options
 
 
-def _connection_options(settings: AliasSettings) -> dict[str, Any]:
+def connection_options(settings: AliasSettings) -> dict[str, Any]:
+    """Return those `OPTIONS` that redis-py's connections take."""
     return {name: value for name, value in settings.options.items() if name not in OWN_OPTIONS}
 
 
@@ -299,7 +184,7 @@ NUMBERS: Final = ("db", "socket_timeout", "socket_connect_timeout", "health_chec
 TEXTS: Final = ("username", "password", "client_name", "encoding")
 
 
-def _try_options(settings: AliasSettings, kind: Any, options: Mapping[str, Any]) -> None:
+def try_options(settings: AliasSettings, kind: Any, options: Mapping[str, Any]) -> None:
     """Make a connection that is never opened: redis-py tells only then what it doesn't take."""
     named = {name: value for name, value in options.items() if name != "connection_class"}
     try:
@@ -314,7 +199,8 @@ def _try_options(settings: AliasSettings, kind: Any, options: Mapping[str, Any])
             raise misplaced(settings, name, f"must be {what}, not {type(options[name]).__name__}")
 
 
-def _replica_ack(settings: AliasSettings, *, default: int | Literal["auto"]) -> ReplicaAck | None:
+def ack_of(settings: AliasSettings, *, default: int | Literal["auto"]) -> ReplicaAck | None:
+    """Return what replicas must confirm, by the `OPTIONS`."""
     wanted = settings.options.get("wait_replicas", default)
     timeout_ms = settings.options.get("wait_timeout_ms", DEFAULT_ACK_TIMEOUT_MS)
     if wanted != "auto" and not _is_whole(wanted, at_least=0):
@@ -329,10 +215,12 @@ def _is_whole(value: object, *, at_least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
 
 
-def _bad_location(settings: AliasSettings, why: str) -> ImproperlyConfigured:
+def bad_location(settings: AliasSettings, why: str) -> ImproperlyConfigured:
+    """Return the error for an invalid `LOCATION`."""
     return ImproperlyConfigured(f"LOCKING[{settings.alias!r}]['LOCATION']: {why}")
 
 
-def _without_password(url: str) -> str:
+def without_password(url: str) -> str:
+    """Return a URL as an error may show it."""
     credentials, at, rest = url.rpartition("@")
     return f"{credentials.split('//')[0]}//***@{rest}" if at else url

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 from locking.backends.base import AsyncWaiter, Holder, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease, TokenReissue
 from locking.backends.redis.async_transport import EventLoops, TaskWaiter, arun
-from locking.backends.redis.kinds import Kind, key_of_queue, read_holder
+from locking.backends.redis.kinds import Kind, read_holder
+from locking.backends.redis.redisson_kinds import key_of_queue
 from locking.backends.redis.scripts import Request
 from locking.backends.redis.transport import RedisClient, ThreadWaiter, run
 from locking.backends.redis.waiter import WaitSteps

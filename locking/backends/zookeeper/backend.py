@@ -20,9 +20,10 @@ from locking.backends.queue.backend import (
     Line,
     QueueBackend,
     QueueEntry,
+    key_of,
 )
 from locking.backends.zookeeper.diagnosis import examine
-from locking.backends.zookeeper.nodes import decode, encode, guid, node_name, parse, read_data, write_data
+from locking.backends.zookeeper.nodes import encode, guid, node_name, parse, read_data, write_data
 from locking.backends.zookeeper.options import read_location, read_options
 from locking.backends.zookeeper.session import Request, Session, is_answer, request
 from locking.conf import AliasSettings
@@ -156,10 +157,10 @@ class ZooKeeperBackend(SessionBound, QueueBackend):
             request("sync", self._root), request("get_children", self._root)
         )
         locks = [name for name in names if name != HEARTBEATS] if is_answer(names) else []
-        folders = [f"{self._root}/{name}" for name in locks if decode(name).startswith(prefix)]
+        folders = [f"{self._root}/{name}" for name in locks if key_of(name).startswith(prefix)]
         answers = self._session.ask_patiently(*(request("get_children", folder) for folder in folders))
         return [
-            (decode(folder.removeprefix(f"{self._root}/")), parse(folder, answer))
+            (key_of(folder.removeprefix(f"{self._root}/")), parse(folder, answer))
             for folder, answer in zip(folders, answers, strict=True)
             if is_answer(answer)
         ]
@@ -186,7 +187,7 @@ class ZooKeeperBackend(SessionBound, QueueBackend):
 
     def processes(self) -> dict[str, Heartbeat]:
         (names,) = self._session.ask_patiently(request("get_children", f"{self._root}/{HEARTBEATS}"))
-        found, prefix = map(decode, names if is_answer(names) else ()), self.settings.key_prefix
+        found, prefix = map(key_of, names if is_answer(names) else ()), self.settings.key_prefix
         return self.heartbeats([name.removeprefix(prefix) for name in found if name.startswith(prefix)])
 
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
@@ -206,8 +207,8 @@ class ZooKeeperBackend(SessionBound, QueueBackend):
         return examine(self._session.hosts, self.alias, self._session.timeout)
 
     def close(self) -> None:
-        """End the session, unless it holds locks, which would end with it."""
-        if self.kind == "lock" and not len(self._holds):  # a variant's is the main backend's
+        """End the session, and with it all that it holds; the next use begins a new one."""
+        if self.kind == "lock":  # a variant's is the main backend's
             self._session.stop()
 
 

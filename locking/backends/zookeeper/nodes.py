@@ -16,9 +16,9 @@ import re
 import uuid
 from collections.abc import Iterable
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
-from locking.backends.queue.backend import QueueEntry, without_suffix
+from locking.backends.queue.backend import QueueEntry
 
 _TAGS: Final = {"lock": "lock-", "read": "__rlock__", "write": "__lock__", "semaphore": "{permits}-lease-"}
 _KINDS: Final = {"lock-": "lock", "__rlock__": "read", "__lock__": "write", "lease-": "semaphore"}
@@ -38,16 +38,6 @@ def encode(key: str) -> str:
     """
     text = _FORBIDDEN.sub(lambda match: quote(match[0], safe=""), key)
     return text.replace(".", "%2E") if text in (".", "..", "zookeeper") else text
-
-
-def decode(folder: str) -> str:
-    """Return the key of a folder, whatever the kind.
-
-    Example:
-        >>> decode("order:42%2F订单%rw")
-        'order:42/订单'
-    """
-    return unquote(without_suffix(folder))
 
 
 def guid(owner: str) -> str:

@@ -9,7 +9,6 @@ question that was answered: the rest is room for a follower that passes on late 
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from operator import methodcaller
@@ -116,7 +115,6 @@ class Session:
         own = {"hosts": known, "timeout": session_timeout, "connection_retry": retry}
         self._arguments: dict[str, Any] = {**own, **options}
         self.reset()
-        _EVERY.add(self)
         after_fork(self.reset)
 
     def reset(self) -> None:
@@ -157,7 +155,7 @@ class Session:
     def stop(self) -> None:
         """End the session, and with it everything that it holds."""
         with self._starting:
-            client, self._client = self._client, None
+            client, self._client, self._belief = self._client, None, (0, 0.0, 0.0)
         if client is not None:
             client.end()
 
@@ -279,16 +277,3 @@ def request(verb: str, *arguments: Any, **options: Any) -> Request:
 def is_answer(answer: Any) -> bool:
     """Whether the request did what it should, instead of being answered by one of `ANSWERS`."""
     return not isinstance(answer, ANSWERS)
-
-
-def end_all_sessions() -> None:
-    """End the sessions of this process, and with them all that it holds on ZooKeeper.
-
-    To be called before the process ends: otherwise the servers wait for `session_timeout` before they give
-    its locks to others.
-    """
-    for session in list(_EVERY):
-        session.stop()
-
-
-_EVERY: Final[weakref.WeakSet[Session]] = weakref.WeakSet()

@@ -22,7 +22,6 @@ from locking.core.lease import Lease
 from locking.core.lock import get_lock
 from locking.exceptions import BackendError, LockError, LockLost, LockNotAcquired
 from locking.keys.names import Unset, check_wait
-from locking.liveness.files import registration
 from locking.utils.background import start_thread
 
 CONTENDED: Final = 75
@@ -186,12 +185,7 @@ class Running:
 
     def _start(self, lease: Lease) -> None:
         environment = {"HOLDFAST_LOCK": lease.name, "HOLDFAST_FENCING_TOKEN": str(lease.fencing_token)}
-        # As long as the command lives, this process counts as alive: if it is killed, its lock isn't released
-        # while the command goes on.
-        alive = () if registration.fd is None else (registration.fd,)
-        self._process = subprocess.Popen(
-            self._job.command, env=os.environ | environment, process_group=0, pass_fds=alive
-        )
+        self._process = subprocess.Popen(self._job.command, env=os.environ | environment, process_group=0)
         if not start_thread("locking-listen-command", self._await_end):
             self._process.kill()
             raise OSError("no thread can be started to wait for its end")

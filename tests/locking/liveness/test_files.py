@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -41,7 +42,7 @@ def test_a_process_that_uses_a_lock_has_a_file_of_its_own(runtime_dir):
     assert registration.path is None
     get_lock("a").acquire().release()
     record = own_record()
-    assert own_path().parent.parent == runtime_dir
+    assert own_path().parent == runtime_dir
     assert (record.client, record.pid, record.aliases) == (PROCESS.client_id, os.getpid(), ["default"])
     assert record.is_running()
     assert stat.S_IMODE(runtime_dir.stat().st_mode) == 0o700
@@ -58,13 +59,13 @@ def test_further_locks_write_nothing(monkeypatch):
 
 
 def test_the_living_are_not_seized():
-    """While a process lives no other can take its flock."""
+    """While a process lives no other cleans up behind it."""
     get_lock("a").acquire().release()
     assert seize(own_path()) is None
 
 
 def test_a_killed_process_is_seized_once(runtime_dir):
-    """One of several that notice gets the file; another can once that one has ended."""
+    """One of several that notice deletes the file, and cleans up."""
 
     def work(pipe):
         registration.enter("default")
@@ -77,15 +78,12 @@ def test_a_killed_process_is_seized_once(runtime_dir):
         other.kill()
         dead = seize(path)
         assert dead is not None
+        assert dead.pid == other.process.pid
         assert seize(path) is None
-        dead.close()
-        again = seize(path)
-        assert again is not None
-        again.close()
 
 
 def test_a_forked_child_does_not_keep_its_parent_alive():
-    """A child that outlives its parent lets go of the parent's flock, and has none until it locks itself."""
+    """A child that outlives its parent has no file until it locks itself."""
 
     def parent(pipe):
         registration.enter("default")
@@ -102,29 +100,9 @@ def test_a_forked_child_does_not_keep_its_parent_alive():
             assert inherited is None
             assert seize(Path(path)) is None
             other.kill()
-            dead = seize(Path(path))
-            assert dead is not None
-            dead.close()
+            assert seize(Path(path)) is not None
         finally:
             os.kill(grandchild, 9)
-
-
-def test_a_command_that_inherits_the_file_keeps_its_process_alive():
-    """`locks run` hands the flock to its command: while that goes on, no sibling releases its lock."""
-    end, other_end = os.pipe()
-
-    def parent(pipe):
-        registration.enter("default")
-        subprocess.Popen([sys.executable, "-c", "input()"], stdin=end, pass_fds=[registration.fd or 0])
-        pipe.send(str(own_path()))
-        pipe.recv()
-
-    with child(parent) as other:
-        path = Path(other.report())
-        os.close(end)
-        other.kill()
-        assert seize(path) is None
-    os.close(other_end)
 
 
 def test_a_pid_that_another_has_by_now_is_no_sign_of_life():
@@ -136,33 +114,33 @@ def test_a_pid_that_another_has_by_now_is_no_sign_of_life():
     assert not mine.is_running()
 
 
-def close_descriptors(pipe):
-    """Register as a process and close its file's descriptor, as a library that daemonizes does."""
-    registration.enter("default")
-    os.close(registration.fd or -1)
-    pipe.send(str(own_path()))
-    pipe.recv()
+@pytest.mark.parametrize(("answer", "running"), [(PermissionError, True), (ProcessLookupError, False)])
+def test_a_process_that_proc_hides_is_not_taken_for_dead(monkeypatch, answer, running):
+    """Where /proc shows users their own processes only, the kernel tells whether there is one of that pid."""
+
+    def kill(*_):
+        raise answer
+
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: Path("/proc/nowhere").stat())
+    monkeypatch.setattr(os, "kill", kill)
+    assert Record("c", "h", 1 << 22, "1", "n", [], 0.0).is_running() is running
 
 
-def test_a_process_that_closed_its_file_is_not_taken_for_dead():
-    """Who closes every file descriptor loses its flock and lives: /proc has the last word."""
-    with child(close_descriptors) as other:
-        assert seize(Path(other.report())) is None
-
-
-def test_the_flock_alone_would_take_a_living_process_for_dead(monkeypatch):
-    """The mutant: without /proc, a process that has closed its descriptors is judged, and lives."""
-    monkeypatch.setattr(Record, "is_running", lambda self: False)
-
-    with child(close_descriptors) as other:
-        dead = seize(Path(other.report()))
-        assert dead is not None
-        dead.close()
+def test_a_zombie_is_dead():
+    """Its parent hasn't asked how it ended, and may never: it does nothing any more."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    record = Record("c", "h", child.pid, files.start_of(child.pid), "n", [], 0.0)
+    assert record.is_running()
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not record.is_running()
+    child.communicate()
+    assert not record.is_running()
 
 
 def put(runtime_dir, **changes):
     """Write the file of a process that is dead, and return its path."""
-    fields = {"client": "c", "host": files.host_identity(), "pid": 1 << 22, "start": "1", "name": "n"}
+    fields = {"client": "c", "place": files.place(), "pid": 1 << 22, "start": "1", "name": "n"}
     fields |= {"aliases": [], "kept": 0.0}
     path = runtime_dir / "c"
     path.write_text(json.dumps(fields | changes))
@@ -171,18 +149,16 @@ def put(runtime_dir, **changes):
 
 def test_a_dead_process_of_this_host_is_seized(runtime_dir):
     """The counter-example to those that follow."""
-    dead = seize(put(runtime_dir))
-    assert dead is not None
-    dead.close()
+    assert seize(put(runtime_dir)) is not None
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"host": "another-boot/1"}, {"host": files.host_identity() + "9"}],
-    ids=["host", "namespace"],
+    [{"place": "another-boot/1"}, {"place": files.place() + "9"}],
+    ids=["host", "locks"],
 )
-def test_no_other_process_is_judged(runtime_dir, changes):
-    """Another machine's file, or that of another PID namespace, says nothing about its process."""
+def test_no_process_is_judged_elsewhere(runtime_dir, changes):
+    """A file of another machine or PID namespace, or of other locks, says nothing about its process here."""
     assert seize(put(runtime_dir, **changes)) is None
 
 
@@ -198,7 +174,7 @@ def test_what_cannot_be_read_is_not_gone_by(runtime_dir, text):
 
 def test_files_from_before_a_reboot_do_not_pile_up(runtime_dir):
     """One that can't be judged and is untouched for a day is deleted."""
-    path = put(runtime_dir, host="an-earlier-boot/1")
+    path = put(runtime_dir, place="an-earlier-boot/1")
     assert seize(path) is None
     assert path.exists()
     os.utime(path, (0, 0))
@@ -213,12 +189,8 @@ def test_another_users_file_is_left_alone(runtime_dir, monkeypatch):
     def refused(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", refused)
-        assert seize(path) is None
-    link = runtime_dir / "link"
-    link.symlink_to(path)
-    assert seize(link) is None
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    assert seize(path) is None
 
 
 # --- where there is no directory ----------------------------------------------------------------------
@@ -263,7 +235,7 @@ def test_the_default_directory_has_to_be_its_users_own(tmp_path, monkeypatch, se
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     made = tmp_path / f"holdfast-{os.geteuid()}"
     made.mkdir(mode=0o755)
-    assert str(files.directory()).startswith(f"{made}/")
+    assert files.directory() == made
     if os.geteuid():
         pytest.skip("only root can give a directory away")
     os.chown(made, 12345, -1)
@@ -368,47 +340,14 @@ def test_owners_tell_what_becomes_of_them():
     assert [is_guarded(owner) for owner in (plain, guarded)] == [False, True]
 
 
-def closed_and_taken(tmp_path, steps):
-    """Close the file's descriptor, as a library does that makes a daemon, and have another file take it."""
-    registration.enter("default")
-    number = registration.fd
-    assert number is not None
-    other = os.open(tmp_path / "the application's", os.O_RDWR | os.O_CREAT)
-    os.dup2(other, number)  # closes the number first
-    os.write(other, b"its data")
-    try:
-        steps()
-        return os.pread(number, 100, 0)
-    finally:
-        os.close(other)
-        os.close(number)
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        lambda: registration.keep(new_guarded_owner(), time.time() + 60),
-        lambda: registration.enter("default/read"),
-        registration.refresh,
-    ],
-    ids=["keep", "enter", "refresh"],
-)
-def test_a_descriptor_that_is_another_files_is_not_written_to(tmp_path, step):
-    """The application's file stays as it is, and this process has a file of its own again."""
-    assert closed_and_taken(tmp_path, step) == b"its data"
-    assert own_record().pid == os.getpid()
-    assert seize(own_path()) is None
-
-
-def test_a_forked_child_closes_nothing_that_is_another_files(tmp_path):
-    """It lets go of its parent's file by its number, which may be the application's by then."""
-    assert closed_and_taken(tmp_path, registration.reset) == b"its data"
-
-
 def test_a_file_on_a_system_that_takes_nothing_is_not_gone_by(runtime_dir, monkeypatch):
     """Its process could neither bring it up to date nor delete it."""
     path = put(runtime_dir)
-    monkeypatch.setattr(os, "access", lambda *_: False)
+
+    def read_only(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "unlink", read_only)
     assert seize(path) is None
 
 
@@ -418,7 +357,7 @@ def test_deployments_with_other_cache_prefixes_are_apart(settings):
     seen = set()
     for changes in ({}, {"KEY_PREFIX": "a"}, {"VERSION": 2}):
         settings.CACHES = {"default": {"BACKEND": "x", "LOCATION": "redis://x", **changes}}
-        seen.add(files.directory())
+        seen.add(files.place())
     assert len(seen) == 3
 
 

@@ -26,8 +26,7 @@ def own_path() -> Path:
 
 def read(path: Path) -> Record:
     """Return what a process's file says."""
-    with path.open() as file:
-        record = files.read(file.fileno())
+    record = files.read(path)
     assert record is not None
     return record
 

@@ -488,7 +488,9 @@ class Explorer:
 
     def _patch(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr("locking.utils.clock._read", lambda: self.world.clock.now)
-        patch.setattr("locking.backends.redis.kinds.time", SimpleNamespace(time=lambda: self.world.clock.now))
+        patch.setattr(
+            "locking.backends.redis.redisson_kinds.time", SimpleNamespace(time=lambda: self.world.clock.now)
+        )
         patch.setattr(Transport, "sleep", staticmethod(self._slept))
         patch.setattr(async_transport, "connection_like", lambda pool: TaskConnection(self.world, pool.port))
         patch.setattr("locking.core.lock.watchdogs", SimpleNamespace(watch=lambda lease: None))

@@ -7,7 +7,7 @@ from django.conf import settings
 from redis.connection import ConnectionPool
 
 from locking.backends.redis.async_transport import AsyncTransport
-from locking.backends.redis.topology import LISTEN_BOTH
+from locking.backends.redis.cluster import LISTEN_BOTH
 
 
 def test_a_subscribed_socket_that_breaks_while_a_task_leaves_is_not_opened_again():

@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.sentinel import SentinelConnectionPool, SentinelManagedSSLConnection
 
 from locking.backends.redis import async_transport
-from locking.backends.redis.topology import Sentinels
+from locking.backends.redis.sentinel import Sentinels
 
 STATE = {
     "is_master": True, "is_sdown": False, "is_odown": False, "num-other-sentinels": 1, "ip": "::1", "port": 1,

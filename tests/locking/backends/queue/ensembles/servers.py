@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import requests
 
 from locking import BackendUnavailable, get_lock
 from locking.backends.zookeeper.diagnosis import four_letters
+from locking.backends.zookeeper.session import Session
 from tests.locking.backends.queue.ensembles.certificates import Certificates
 from tests.support import processes
 from tests.support.processes import ServerProcess, free_ports
@@ -275,6 +277,13 @@ class Etcd(Ensemble):
 
 
 E = TypeVar("E", bound=Ensemble)
+
+
+def end_sessions() -> None:
+    """End the sessions of backends that tests have used after their settings had gone."""
+    for each in gc.get_objects():
+        if type(each) is Session:
+            each.stop()
 
 
 @contextlib.contextmanager

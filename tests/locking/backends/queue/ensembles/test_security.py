@@ -15,7 +15,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test.utils import override_settings
 
 from locking import BackendError, BackendUnavailable, get_lock
-from locking.backends.zookeeper.session import end_all_sessions
 from locking.conf import read_alias
 from locking.core.handler import locks
 from locking.inspection.held import held_locks
@@ -26,6 +25,7 @@ from tests.locking.backends.queue.ensembles.certificates import Certificates, ne
 from tests.locking.backends.queue.ensembles.servers import (
     Etcd,
     ZooKeeper,
+    end_sessions,
     needs_etcd,
     needs_zookeeper,
     running,
@@ -178,7 +178,7 @@ def zookeeper(certificates, tmp_path_factory):
     folder = tmp_path_factory.mktemp("secure-zookeeper")
     with running(partial(ZooKeeper, folder, 1, certificates)) as ensemble:
         yield ensemble
-        end_all_sessions()  # of a test that failed
+        end_sessions()
 
 
 @pytest.fixture

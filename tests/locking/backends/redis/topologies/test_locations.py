@@ -13,7 +13,7 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.connection import Connection, ConnectionPool, SSLConnection
 
 from locking import BackendUnavailable, get_lock
-from locking.backends.redis import topology
+from locking.backends.redis import sentinel, topology
 from locking.backends.redis.async_transport import connection_like
 from locking.backends.redis.cluster import Address
 from locking.backends.redis.transport import ThreadConnection
@@ -93,7 +93,7 @@ def test_a_password_stays_out_of_the_message(settings):
 
 def test_mutant_a_location_as_it_is_shows_its_password(settings, monkeypatch):
     """The rule of the test above taken out."""
-    monkeypatch.setattr(topology, "_without_password", lambda url: url)
+    monkeypatch.setattr(sentinel, "without_password", lambda url: url)
     settings.LOCKING = {"default": {"LOCATION": "sentinel+redis://:s3cret@localhost:26379"}}
     with pytest.raises(ImproperlyConfigured, match="s3cret"):
         get_lock("any")

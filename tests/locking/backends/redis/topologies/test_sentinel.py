@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from locking import BackendError, BackendUnavailable, State, get_lock
-from locking.backends.redis.topology import SENTINEL_TIMEOUT, Sentinels
+from locking.backends.redis.sentinel import SENTINEL_TIMEOUT, Sentinels
 from locking.core.handler import locks
 from tests.locking.backends.redis.topologies.servers import PATIENCE, is_copying, needs_redis_server, until
 from tests.locking.backends.redis.topologies.waiters import acquired_in_thread, in_thread, until_waiting
