@@ -58,7 +58,7 @@ PARTS: Final[dict[str, str]] = {
 UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
-    "core": 8_300,  # goal: 8,000
+    "core": 8_245,  # goal: 8,000
     "liveness": 540,
     "database": 1_610,  # goal, as of each optional part: 1,500
     "redlock": 390,
@@ -70,7 +70,7 @@ CEILINGS: Final = {
     "inspection": 1_460,
     "deadlock search": 280,  # goal: 350
     "admin": 840,
-    "command": 920,
+    "command": 915,
     "testing": 390,
 }
 MOST: Final = 22_080  # goal: 18,000

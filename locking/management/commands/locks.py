@@ -130,10 +130,6 @@ class Command(BaseCommand):
         """What is behind Django's wrapper, which would end each piece of a table with a new line."""
         return cast("TextIO", self.stdout._out)
 
-    @property
-    def _err(self) -> TextIO:
-        return cast("TextIO", self.stderr._out)
-
     # the verbs
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -241,7 +237,8 @@ class Command(BaseCommand):
         if options["owner"]:
             raise ValueError("--owner belongs to one lock: name it")
         page = held_locks(**_filters(options))
-        output.print_table(self._out if options["dry_run"] else self._err, output.cells_of(page.rows))
+        out = self._out if options["dry_run"] else cast("TextIO", self.stderr._out)
+        output.print_table(out, output.cells_of(page.rows))
         self._print_rest(page)
         if options["dry_run"] or not page.rows:
             return _status_of(page) or (0 if page.rows else NO)
