@@ -184,7 +184,10 @@ class Command(BaseCommand):
         self.stderr.write(f"{len(page.rows)} of {about}{page.total} held", self.style.NOTICE)
         if not page.searched_all:
             self.stderr.write("looked at the oldest 5,000; give --prefix, or --search the exact name")
-        for problem in page.problems:
+        self._print_problems(page.problems)
+
+    def _print_problems(self, problems: Sequence[Problem]) -> None:
+        for problem in problems:
             self.stderr.write(f"backend {problem.backend}: {problem.message}")
 
     def _do_waiting(self, options: dict[str, Any]) -> int:
@@ -198,8 +201,7 @@ class Command(BaseCommand):
             for line in output.lines_of_trees(wait_trees(found)):
                 self.stdout.write(line)
             self.stderr.write(f"{len(found)}{' at least' if problems else ''} wait", self.style.NOTICE)
-            for problem in problems:
-                self.stderr.write(f"backend {problem.backend}: {problem.message}")
+            self._print_problems(problems)
         return running.UNAVAILABLE if any(not problem.unsupported for problem in problems) else 0
 
     def _do_watch(self, options: dict[str, Any]) -> int:
