@@ -31,7 +31,7 @@ class LockingConfig(AppConfig):
 def watch_for_deadlocks(*wait: Any) -> Any:
     """Load the search for deadlocks with the first wait, to watch that and all that follow."""
     from locking.core import waits
-    from locking.inspection.deadlocks import Watch
+    from locking.inspection.deadlocks import DeadlockWatch
 
-    waits.watch = Watch
-    return Watch(*wait)
+    waits.watch = DeadlockWatch
+    return DeadlockWatch(*wait)

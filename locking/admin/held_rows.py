@@ -23,9 +23,8 @@ from django.utils.translation import gettext_lazy as _
 from locking.core.handler import InvalidLockBackend, locks
 from locking.core.kinds import LABELS as KIND_NAMES
 from locking.exceptions import LockError
-from locking.inspection.facts import STATES as STATE_NAMES
-from locking.inspection.facts import waiter_count
 from locking.inspection.formatting import duration, shortened, visible
+from locking.inspection.held import STATES as STATE_NAMES
 from locking.inspection.held import HeldLock as HeldLockInfo
 from locking.inspection.held import Page, find_hold, held_locks
 from locking.models import HeldLock
@@ -99,7 +98,7 @@ class Rows:
         return (row for row in map(find_row, self.idents) if row is not None)
 
 
-class Filter(admin.SimpleListFilter):
+class HeldFilter(admin.SimpleListFilter):
     """A filter by which `HeldChangeList` asks the backends; it changes no queryset."""
 
     options: ClassVar[Callable[[], Iterable[tuple[str, Any]]]]
@@ -111,7 +110,7 @@ class Filter(admin.SimpleListFilter):
         return queryset
 
 
-class Order(Filter):
+class Order(HeldFilter):
     """What comes first; the contended without a choice, then the oldest."""
 
     def choices(self, changelist: Any) -> Iterator[Any]:
@@ -120,7 +119,7 @@ class Order(Filter):
         yield from others
 
 
-class Text(Filter):
+class Text(HeldFilter):
     """A filter with a text field."""
 
     template = "admin/locking/heldlock/text_filter.html"
@@ -132,8 +131,8 @@ class Text(Filter):
 
 
 def _filter(
-    kind: type[Filter], name: str, title: Any, options: Callable[[], Iterable[tuple[str, Any]]]
-) -> type[Filter]:
+    kind: type[HeldFilter], name: str, title: Any, options: Callable[[], Iterable[tuple[str, Any]]]
+) -> type[HeldFilter]:
     of_class = {"parameter_name": name, "title": title, "options": staticmethod(options)}
     return type(f"{name.capitalize()}Filter", (kind,), of_class)
 
@@ -149,10 +148,10 @@ ONE = {"": ""}  # a filter without any choice isn't shown
 
 FILTERS = (
     _filter(Order, "order", pgettext_lazy("sorting", "order"), ORDERS.items),
-    _filter(Filter, "state", _("state"), STATE_NAMES.items),
-    _filter(Filter, "older_than", _("held longer than"), AGES.items),
-    _filter(Filter, "kind", _("kind"), KIND_NAMES.items),
-    _filter(Filter, "backend", _("backend"), _aliases),
+    _filter(HeldFilter, "state", _("state"), STATE_NAMES.items),
+    _filter(HeldFilter, "older_than", _("held longer than"), AGES.items),
+    _filter(HeldFilter, "kind", _("kind"), KIND_NAMES.items),
+    _filter(HeldFilter, "backend", _("backend"), _aliases),
     _filter(Text, "prefix", _("beginning of the name"), ONE.items),
     _filter(Text, "without", _("not beginning with"), ONE.items),
     _filter(Text, "host", _("host"), ONE.items),
@@ -234,7 +233,7 @@ def _waiting(hold: HeldLockInfo) -> str:
             for each in hold.waiting[:WAITERS_SHOWN]
         ),
     )
-    more = hold.waiter_count - min(len(hold.waiting), WAITERS_SHOWN)
+    more = (hold.waiter_count or 0) - min(len(hold.waiting), WAITERS_SHOWN)
     if hold.waiting and more > 0:
         items += format_html("<li>{}</li>", gettext("and %(more)d more") % {"more": more})
     return format_html('<ul class="held-waiting">{}</ul>', items) if items else ""
@@ -334,7 +333,7 @@ def _cells(hold: HeldLockInfo) -> dict[str, Any]:
         "left": f"{longest if left is None else left:.1f}",
         "left_name": _("no end") if left is None else duration(left),
         "renewed": gettext("renewed %(times)d×") % {"times": hold.renewals} if hold.renewals else "",
-        "waiters": "–" if (waiting := waiter_count(hold)) is None else waiting,
+        "waiters": "–" if hold.waiter_count is None else hold.waiter_count,
         "waiting": _waiting(hold),
         "token": hold.token or "–",
     }

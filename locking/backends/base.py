@@ -405,17 +405,12 @@ def ask_each(questions: Sequence[Callable[[], bool]], *, seconds: float) -> list
         except BackendError as error:
             answers.append(None)
             failures.append(error)
-    _report(failures, answers)
-    return answers
-
-
-def _report(failures: Sequence[BackendError], answers: Sequence[bool | None]) -> None:
-    """Log why answers are missing; raise when there is none at all."""
     silent = [error for error in failures if isinstance(error, BackendUnavailable)]
     if silent and len(silent) == len(failures) and not any(answer is not None for answer in answers):
         raise silent[-1]
     for reason in dict.fromkeys(str(error) for error in failures):
         log_rarely(logger, logging.WARNING, ("extend", reason), "a lease could not be extended: %s", reason)
+    return answers
 
 
 def finding_of(message: CheckMessage) -> Finding:

@@ -89,7 +89,7 @@ class Probes:
     def forget(self) -> None:
         """Reset in a forked child: the threads stayed with its parent."""
         self._beginning = threading.Lock()
-        self._attempts: dict[str, Attempt] = {}
+        self._attempts: dict[str, Probe] = {}
 
     def ask(self, within: float) -> dict[str, dict[str, Any]]:
         """Ask all at once and return what each said until the time was over."""
@@ -105,18 +105,18 @@ class Probes:
             *((f"locks {alias}", partial(ask_backend, alias, self._name)) for alias in aliases),
         ]
 
-    def _begin(self, title: str, step: Callable[[], None]) -> Attempt:
+    def _begin(self, title: str, step: Callable[[], None]) -> Probe:
         """Return the attempt that is under way, or a new one."""
         with self._beginning:
             attempt = self._attempts.get(title)
             if attempt is None or attempt.done():
-                attempt = self._attempts[title] = Attempt()
+                attempt = self._attempts[title] = Probe()
                 if not start_thread("locking-call-health", partial(attempt.run, step)):
                     attempt.set_exception(RuntimeError("no thread can be started"))
             return attempt
 
 
-class Attempt(Future[float]):
+class Probe(Future[float]):
     """One question; its result is the seconds that the answer took."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Attempt(Future[float]):
             self.set_result(now() - self.begun)
 
 
-def _answer(title: str, attempt: Attempt, deadline: float) -> dict[str, Any]:
+def _answer(title: str, attempt: Probe, deadline: float) -> dict[str, Any]:
     """What a probe's line says. Only the log has the error's words: they may name hosts."""
     try:
         took = attempt.result(max(0.0, deadline - now()))

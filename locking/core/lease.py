@@ -336,9 +336,9 @@ class SingleLease(Lease):
     """The lease of one name."""
 
     __slots__ = (
-        "_generation", "_hold_key", "_state", "after_release", "backend", "behind_fence", "context",
-        "deadline", "depth", "joint", "renew_at", "renewals", "renewed", "rescheduled", "site", "sync_call",
-        "taken_at", "terms", "token", "unreleased", "unsettled",
+        "_generation", "_hold_key", "_state", "backend", "behind_fence", "context", "deadline", "depth",
+        "joint", "renew_at", "renewals", "renewed", "rescheduled", "resent", "site", "sync_call", "taken_at",
+        "terms", "token", "unreleased", "unsettled",
     )  # fmt: skip
 
     def __init__(self, terms: LeaseTerms, owner: str, grant: Grant, context: object) -> None:
@@ -361,9 +361,7 @@ class SingleLease(Lease):
         self.behind_fence = False  # a fenced body has begun: its token is final
         self.joint: ref[Lease] | None = None  # the lease of several names that it is a part of
         self._state = State.HELD
-        self.after_release: Callable[[SingleLease], None] | None = (
-            None  # called when the backend has released
-        )
+        self.resent = grant.resent and not terms.owner_is_given  # a request may arrive after the release
         self.rescheduled: Callable[[SingleLease], None] | None = None  # called when `renew_at` comes nearer
         self._generation = PROCESS.generation
         # A semaphore's holder may hold it many times, each time by another owner; any other lock once.
@@ -398,7 +396,7 @@ class SingleLease(Lease):
         if self.open:
             if self._has_ended():
                 self.lose()
-            elif self.unreleased or not self._is_in_touch():
+            elif self.unreleased or (isinstance(self.backend, SessionBound) and not self.backend.in_touch()):
                 return State.UNKNOWN
         return self._state
 
@@ -408,10 +406,6 @@ class SingleLease(Lease):
         if moment >= self.deadline:
             return True
         return isinstance(backend, SessionBound) and moment >= backend.hold_ends(self.key, self.owner)
-
-    def _is_in_touch(self) -> bool:
-        backend = self.backend
-        return not isinstance(backend, SessionBound) or backend.in_touch()
 
     def is_another_calls(self) -> bool:
         """Whether it was taken by a `sync_to_async` call that has ended: perhaps another task's."""
@@ -590,8 +584,8 @@ class SingleLease(Lease):
         """Note the answer to the release: others have to wait for `left` seconds more."""
         self.unreleased = False
         unregister(self)
-        if self.after_release is not None and outcome == "released":
-            self.after_release(self)
+        if self.resent and outcome == "released":
+            release_retrier.schedule(self.backend, self.key, self.owner, self.ttl)
         if not was_held:
             self.lose()
         if self._state is State.LOST:

@@ -8,7 +8,7 @@ import os
 import threading
 from asyncio.events import _get_running_loop
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, Never, Unpack
 from weakref import WeakKeyDictionary, ref
@@ -157,9 +157,8 @@ class Lock:
             for lease in taken:
                 lease.ensure_held()  # the first may have ended while we waited for the last
         except BaseException as error:
-            with ExitStack() as undo:
-                for lease in taken:
-                    undo.callback(lease._give_back, error)
+            if taken:
+                _together(taken)._give_back(error)
             raise
         return _together(taken)
 
@@ -173,7 +172,8 @@ class Lock:
             for lease in taken:
                 lease.ensure_held()
         except BaseException as error:
-            await asyncio.shield(_agive_all_back(taken, error))
+            if taken:  # in one go, which a second cancellation of the task leaves running
+                await asyncio.shield(_together(taken)._agive_back(error))
             raise
         return _together(taken)
 
@@ -361,13 +361,6 @@ class Lock:
             await lease._agive_back(error)
 
 
-async def _agive_all_back(taken: Sequence[Lease], error: BaseException) -> None:
-    """Release all of them in one go, which a second cancellation of the task leaves running."""
-    async with AsyncExitStack() as undo:
-        for lease in taken:
-            undo.push_async_callback(lease._agive_back, error)
-
-
 def _left(begun: float, wait: float | None) -> float | None:
     """Return what is left of one wait that all names share."""
     return wait if not wait else max(0.0, begun + wait - now())
@@ -480,15 +473,8 @@ class SingleLock(Lock):
         """End the hold of `owner` and of no newer holder; False when it does not hold the lock any more."""
         broken = releaser_of(self.backend, "lock").force_release(self.key, owner)
         if broken:
-            alias = self.backend.settings.alias
-            notify(
-                lock_force_released,
-                outcome="force_released",
-                name=self.name,
-                key=self.key,
-                backend=alias,
-                owner=owner,
-            )
+            where = {"name": self.name, "key": self.key, "backend": self.backend.settings.alias}
+            notify(lock_force_released, outcome="force_released", owner=owner, **where)
         return broken
 
     def locked(self) -> bool:
@@ -731,8 +717,6 @@ class SingleLock(Lock):
             measured((alias, "acquired", waited))
         if logs.TROUBLES:
             logs.available(logger, alias)
-        if grant.resent and self._may_undo(None):
-            lease.after_release = _release_again
         if lease.renewed:
             lease.rescheduled = watchdogs.watch
             watchdogs.watch(lease)
@@ -744,11 +728,6 @@ class SingleLock(Lock):
         ):
             publish(lock_acquired, waited=waited, **lease.facts("acquired"))
         return lease
-
-
-def _release_again(lease: SingleLease) -> None:
-    """Release once more, later: a request without a reply may have arrived after the release."""
-    release_retrier.schedule(lease.backend, lease.key, lease.owner, lease.ttl)
 
 
 class LateGrant(BackendUnavailable):

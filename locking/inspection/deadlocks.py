@@ -154,7 +154,7 @@ def holders_of(wait: held.Waiter) -> Collection[str]:
 # --- a waiter's part --------------------------------------------------------------------------------------
 
 
-class Watch(waits.WaitWatch):
+class DeadlockWatch(waits.WaitWatch):
     """Registers one wait, looks for a circle when it is time, and withdraws what was published."""
 
     def __init__(self, terms: LeaseTerms, context: object, begun: float) -> None:

@@ -8,14 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from locking.core.kinds import LABELS
 from locking.inspection.formatting import age, duration, visible
-from locking.inspection.held import HeldLock
-
-STATES = {
-    "held": _("held"),
-    "expiring": _("expiring"),
-    "over-age": _("over-age"),
-    "gone": _("holder gone"),
-}
+from locking.inspection.held import STATES, HeldLock
 
 
 def facts(hold: HeldLock) -> list[tuple[Any, Any]]:
@@ -37,11 +30,6 @@ def facts(hold: HeldLock) -> list[tuple[Any, Any]]:
         (_("left of the lease"), _("no end") if hold.remaining is None else duration(hold.remaining)),
         (_("length of the lease"), None if hold.ttl is None else duration(hold.ttl)),
         (_("renewals"), hold.renewals),
-        (_("waiters"), waiter_count(hold)),
+        (_("waiters"), hold.waiter_count),
         (_("fencing token"), hold.token or None),
     ]
-
-
-def waiter_count(hold: HeldLock) -> int | None:
-    """Return how many wait; None where neither the engine nor a process says so."""
-    return hold.waiter_count if hold.waiting else hold.waiters

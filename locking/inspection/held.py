@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Any, Final
 
+from django.utils.translation import gettext_lazy as _
+
 from locking.backends.base import BaseLockBackend, Heartbeat, Held
 from locking.backends.capabilities import Heartbeats, Listing, backend_of, listing
 from locking.core.handler import DEFAULT_ALIAS, locks
@@ -47,8 +49,8 @@ HELD: Final = "held"
 EXPIRING: Final = "expiring"
 OVER_AGE: Final = "over-age"
 GONE: Final = "gone"
-STATES: Final = (HELD, EXPIRING, OVER_AGE, GONE)
-"""Held; about to end; held for suspiciously long; its holder's process shows no sign of life."""
+STATES: Final = {HELD: _("held"), EXPIRING: _("expiring"), OVER_AGE: _("over-age"), GONE: _("holder gone")}
+"""Held; about to end; held for suspiciously long; its process shows no sign of life. Each with its name."""
 
 KINDS: Final = tuple(LABELS)
 
@@ -167,9 +169,11 @@ class HeldLock(Held):
         return HELD
 
     @property
-    def waiter_count(self) -> int:
-        """How many wait: as the engine counts them, or at least as many as their processes have named."""
-        return max(self.waiters or 0, len(self.waiting))
+    def waiter_count(self) -> int | None:
+        """How many wait: as the engine counts them, or at least as many as their processes have named; None
+        where neither says so.
+        """
+        return max(self.waiters or 0, len(self.waiting)) if self.waiting else self.waiters
 
     @property
     def next_waiter(self) -> Waiter | None:
@@ -179,7 +183,7 @@ class HeldLock(Held):
     @property
     def waiting_behind(self) -> int:
         """How many wait on when the next one goes on."""
-        return max(0, self.waiter_count - 1)
+        return max(0, (self.waiter_count or 0) - 1)
 
     @property
     def holder(self) -> str:
@@ -332,7 +336,7 @@ def held_locks(
     backends = [locks[alias]] if alias is not None else locks.all()
     if order == "waiters":
         page = _searched(backends, wanted, 0, MOST_SEARCHED)
-        rows = sorted(_with_waiters(page.rows), key=lambda hold: -hold.waiter_count)
+        rows = sorted(_with_waiters(page.rows), key=lambda hold: -(hold.waiter_count or 0))
         return dataclasses.replace(page, rows=rows[offset : offset + limit])
     if len(backends) == 1 and not wanted.needs_search:
         page = _direct(backends[0], wanted, offset, limit)

@@ -11,7 +11,7 @@ from locking.inspection.held import HeldLock, Waiter, holds_of, in_circles, wait
 
 
 @dataclass(slots=True)
-class Node:
+class WaitNode:
     """One waiter, or a holder that waits for nothing, and those who wait for what it holds.
 
     Attributes:
@@ -26,7 +26,7 @@ class Node:
     holds: tuple[HeldLock, ...] = ()
     deadlocked: bool = False
     again: bool = False
-    behind: list[Node] = field(default_factory=list)
+    behind: list[WaitNode] = field(default_factory=list)
 
     @property
     def blocked(self) -> int:
@@ -61,7 +61,7 @@ class Node:
         return self.waiter.who if self.waiter else ", ".join(hold.holder for hold in self.holds)
 
 
-def wait_trees(waiting: Sequence[Waiter]) -> list[Node]:
+def wait_trees(waiting: Sequence[Waiter]) -> list[WaitNode]:
     """Return the trees of waiters: each circle first, opened at its longest waiting member, and then the
     holders, those that block most first.
     """
@@ -74,8 +74,8 @@ def wait_trees(waiting: Sequence[Waiter]) -> list[Node]:
             behind[holder].append(waiter)
     shown: set[str] = set()
 
-    def tree(waiter: str) -> Node:
-        node = Node(known[waiter], deadlocked=waiter in circles, again=waiter in shown)
+    def tree(waiter: str) -> WaitNode:
+        node = WaitNode(known[waiter], deadlocked=waiter in circles, again=waiter in shown)
         if not node.again:
             shown.add(waiter)
             node.behind = [tree(each) for each in behind[waiter]]
@@ -87,16 +87,16 @@ def wait_trees(waiting: Sequence[Waiter]) -> list[Node]:
     return trees + [tree(each.id) for each in waiting if each.id not in shown]
 
 
-def _below_holders(trees: Sequence[Node]) -> list[Node]:
+def _below_holders(trees: Sequence[WaitNode]) -> list[WaitNode]:
     """Put those who wait for a holder that waits for nothing below that holder, one lock after the other."""
-    locks: dict[tuple[str, str], list[Node]] = {}
+    locks: dict[tuple[str, str], list[WaitNode]] = {}
     for node in trees:
         if node.waiter is not None:
             locks.setdefault((node.waiter.backend, node.waiter.name), []).append(node)
-    roots: list[Node] = []
+    roots: list[WaitNode] = []
     for lock, waiting in locks.items():
         holds = _holds(*lock)
-        roots += [Node(None, holds, behind=waiting)] if holds else waiting
+        roots += [WaitNode(None, holds, behind=waiting)] if holds else waiting
     return roots
 
 

@@ -45,7 +45,9 @@ def key_builder(function: Callable[..., object], key: KeySource | None = None) -
     templates = templates_of(key)
     for template in templates:
         template.check(signature, getattr(function, "__name__", repr(function)))
-    return partial(_render, signature, _plain_parameters(signature), templates)
+    parameters = signature.parameters
+    by_place = all(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters.values())
+    return partial(_render, signature, tuple(parameters) if by_place else (), templates)
 
 
 def templates_of(key: KeySource | None) -> tuple[Template, ...]:
@@ -77,13 +79,6 @@ def dotted_path(function: Callable[..., object]) -> str:
 def is_request(value: object) -> bool:
     """Whether this is Django's request, or one that wraps it (as Django REST framework's does)."""
     return isinstance(value, HttpRequest) or isinstance(getattr(value, "_request", None), HttpRequest)
-
-
-def _plain_parameters(signature: inspect.Signature) -> tuple[str, ...]:
-    """Return the names of a signature whose every argument may be given by place; else nothing."""
-    parameters = signature.parameters.values()
-    plain = all(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
-    return tuple(signature.parameters) if plain else ()
 
 
 def _render(

@@ -34,15 +34,10 @@ class RequestState:
         if self._session is not None:
             left = self._session.session_key
             _replace(self._session, _session_copy(self._in_session))
-            if left != self._session.session_key:
-                _ensure_key(self._session)
-
-
-def _ensure_key(session: SessionBase) -> None:
-    """Where the body gave the session another key, and the old one is gone for good, save under a new one."""
-    if session.session_key is not None and not session.exists(session.session_key):
-        session._session_key = None
-        session.modified = True
+            before = self._session.session_key
+            if before not in (left, None) and not self._session.exists(before):
+                # The body gave it another key, and the old one is gone for good: it is saved under a new one.
+                self._session._session_key, self._session.modified = None, True
 
 
 def _session_copy(values: dict[str, Any]) -> dict[str, Any]:

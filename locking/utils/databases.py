@@ -144,15 +144,13 @@ def _note_rollback(execute: Callable[..., Any], sql: str, params: Any, many: boo
         return execute(sql, params, many, context)
     except DatabaseError as error:
         connection = context["connection"]
-        if connection.in_atomic_block and _has_ended_transaction(connection, error):
+        if connection.vendor == "sqlite":
+            ended = not (connection.connection is None or connection.connection.in_transaction)
+        else:
+            ended = connection.vendor == "mysql" and code_of(error) in ROLLED_BACK
+        if ended and connection.in_atomic_block:
             connection.needs_rollback, connection.rollback_exc = True, error
         raise
-
-
-def _has_ended_transaction(connection: Any, error: DatabaseError) -> bool:
-    if connection.vendor == "sqlite":
-        return not (connection.connection is None or connection.connection.in_transaction)
-    return connection.vendor == "mysql" and code_of(error) in ROLLED_BACK
 
 
 # errors

@@ -62,7 +62,7 @@ PARTS: Final[dict[str, str]] = {
 UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
-    "core": 8_300,  # goal: 8,000
+    "core": 8_245,  # goal: 8,000
     "liveness": 460,  # goal: 300
     "database": 1_610,  # goal, as of each optional part: 1,500
     "redlock": 580,
@@ -74,13 +74,13 @@ CEILINGS: Final = {
     "celery": 330,
     "contrib": 700,
     "checks": 560,
-    "inspection": 1_460,
+    "inspection": 1_445,
     "deadlock search": 280,  # goal: 350
     "admin": 840,
-    "command": 920,
+    "command": 915,
     "testing": 390,
 }
-MOST: Final = 22_010  # goal: 18,000
+MOST: Final = 21_940  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from locking.backends.base import (
@@ -43,25 +43,13 @@ class Hold:
     since: float = field(default_factory=time.time)  # noqa: TID251 shown
 
 
-@dataclass(slots=True, eq=False)
-class QueuedWaiter:
-    """A queued waiter; `grant` is set before `wake` is called."""
-
-    owner: str
-    ttl: float
-    wake: Callable[[], None]
-    kind: str = "lock"
-    permits: int = 1
-    grant: Grant | None = None
-
-
 class Locks:
     """Locks by their keys, each with its holds and its queue; every public method is one atomic step."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._holds: dict[str, list[Hold]] = {}
-        self._queues: dict[str, deque[QueuedWaiter]] = {}
+        self._queues: dict[str, deque[MemorySteps]] = {}
         self._permits: dict[str, int] = {}
         self._token = 0
 
@@ -70,7 +58,7 @@ class Locks:
         key: str,
         owner: str,
         ttl: float,
-        waiter: QueuedWaiter | None = None,
+        waiter: MemorySteps | None = None,
         *,
         kind: str = "lock",
         permits: int = 1,
@@ -143,7 +131,7 @@ class Locks:
             since=hold.since,
         )
 
-    def leave(self, key: str, waiter: QueuedWaiter) -> None:
+    def leave(self, key: str, waiter: MemorySteps) -> None:
         """Take `waiter` out of the queue, and release what was handed to it."""
         with self._mutex:
             if waiter in self._queues.get(key, ()):
@@ -343,26 +331,26 @@ class MemoryBackend(MemoryVerbs, TokenReissue, Kinds, Listing, Heartbeats, Count
 
 
 class MemorySteps(WaitingSteps):
-    """What waiting threads and tasks have in common; no step blocks."""
+    """What waiting threads and tasks have in common; no step blocks. They stand in the queue themselves."""
 
     def __init__(
         self, locks: Locks, key: str, owner: str, ttl: float, kind: str = "lock", permits: int = 1
     ) -> None:
         super().__init__()
         self._locks, self._key = locks, key
-        self._waiter = QueuedWaiter(owner, ttl, self.wake, kind, permits)
+        self.owner, self.ttl, self.kind, self.permits = owner, ttl, kind, permits
+        self.grant: Grant | None = None  # set before `wake` is called
 
     def ask(self, *, queue: bool) -> Outcome:
-        each = self._waiter
-        if each.grant is not None:
-            return each.grant
-        waiting = each if queue else None
+        if self.grant is not None:
+            return self.grant
+        waiting = self if queue else None
         return self._locks.take(
-            self._key, each.owner, each.ttl, waiting, kind=each.kind, permits=each.permits
+            self._key, self.owner, self.ttl, waiting, kind=self.kind, permits=self.permits
         )
 
     def give_up(self) -> None:
-        self._locks.leave(self._key, self._waiter)
+        self._locks.leave(self._key, self)
 
     def pause(self) -> float:
         return math.inf

@@ -130,10 +130,6 @@ class Command(BaseCommand):
         """What is behind Django's wrapper, which would end each piece of a table with a new line."""
         return cast("TextIO", self.stdout._out)
 
-    @property
-    def _err(self) -> TextIO:
-        return cast("TextIO", self.stderr._out)
-
     # the verbs
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -188,7 +184,10 @@ class Command(BaseCommand):
         self.stderr.write(f"{len(page.rows)} of {about}{page.total} held", self.style.NOTICE)
         if not page.searched_all:
             self.stderr.write("looked at the oldest 5,000; give --prefix, or --search the exact name")
-        for problem in page.problems:
+        self._print_problems(page.problems)
+
+    def _print_problems(self, problems: Sequence[Problem]) -> None:
+        for problem in problems:
             self.stderr.write(f"backend {problem.backend}: {problem.message}")
 
     def _do_waiting(self, options: dict[str, Any]) -> int:
@@ -202,8 +201,7 @@ class Command(BaseCommand):
             for line in output.lines_of_trees(wait_trees(found)):
                 self.stdout.write(line)
             self.stderr.write(f"{len(found)}{' at least' if problems else ''} wait", self.style.NOTICE)
-            for problem in problems:
-                self.stderr.write(f"backend {problem.backend}: {problem.message}")
+            self._print_problems(problems)
         return running.UNAVAILABLE if any(not problem.unsupported for problem in problems) else 0
 
     def _do_watch(self, options: dict[str, Any]) -> int:
@@ -241,7 +239,8 @@ class Command(BaseCommand):
         if options["owner"]:
             raise ValueError("--owner belongs to one lock: name it")
         page = held_locks(**_filters(options))
-        output.print_table(self._out if options["dry_run"] else self._err, output.cells_of(page.rows))
+        out = self._out if options["dry_run"] else cast("TextIO", self.stderr._out)
+        output.print_table(out, output.cells_of(page.rows))
         self._print_rest(page)
         if options["dry_run"] or not page.rows:
             return _status_of(page) or (0 if page.rows else NO)

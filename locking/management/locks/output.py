@@ -9,10 +9,9 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final, TextIO
 
-from locking.inspection.facts import waiter_count
 from locking.inspection.formatting import LONGEST_NAME, cut, duration
 from locking.inspection.held import HeldLock, Problem
-from locking.inspection.waiting import Node
+from locking.inspection.waiting import WaitNode
 
 try:
     from rich.console import Console
@@ -32,12 +31,8 @@ COLOURS: Final = {
     "expiring": "yellow",
     "over-age": "yellow",
     "gone": "red",
-    "ok": "green",
-    "warning": "yellow",
-    "error": "red",
     "unknown": "cyan",
 }
-
 
 COLUMNS: Final[dict[str, Callable[[HeldLock], str]]] = {
     "STATE": attrgetter("state"),
@@ -47,7 +42,7 @@ COLUMNS: Final[dict[str, Callable[[HeldLock], str]]] = {
     "HOLDER": attrgetter("holder"),
     "HELD": lambda hold: duration(hold.held_for),
     "LEFT": lambda hold: "no end" if hold.remaining is None else duration(hold.remaining),
-    "WAITERS": lambda hold: "-" if (waiting := waiter_count(hold)) is None else str(waiting),
+    "WAITERS": lambda hold: "-" if hold.waiter_count is None else str(hold.waiter_count),
     "TOKEN": lambda hold: str(hold.token or "-"),
 }
 
@@ -60,14 +55,14 @@ def cells_of(holds: Iterable[HeldLock], problems: Iterable[Problem] = ()) -> Cel
     return list(COLUMNS), rows
 
 
-def lines_of_trees(trees: Iterable[Node], depth: int = 0) -> Iterator[str]:
+def lines_of_trees(trees: Iterable[WaitNode], depth: int = 0) -> Iterator[str]:
     """Yield who waits for whom, each waiter indented below the one that it waits for."""
     for node in trees:
         yield printable("  " * depth + _line_of(node))
         yield from lines_of_trees(node.behind, depth + 1)
 
 
-def _line_of(node: Node) -> str:
+def _line_of(node: WaitNode) -> str:
     if node.again:
         return f"{node.who} (the circle closes here)"
     what = (

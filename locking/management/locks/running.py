@@ -186,7 +186,12 @@ class Running:
     def _start(self, lease: Lease) -> None:
         environment = {"HOLDFAST_LOCK": lease.name, "HOLDFAST_FENCING_TOKEN": str(lease.fencing_token)}
         self._process = subprocess.Popen(self._job.command, env=os.environ | environment, process_group=0)
-        if not start_thread("locking-listen-command", self._await_end):
+
+        def await_end() -> None:
+            self._started.wait()
+            self._changed.set()
+
+        if not start_thread("locking-listen-command", await_end):
             self._process.kill()
             raise OSError("no thread can be started to wait for its end")
         for number in self._pending:
@@ -196,10 +201,6 @@ class Running:
     def _started(self) -> subprocess.Popen[bytes]:
         assert self._process is not None
         return self._process
-
-    def _await_end(self) -> None:
-        self._started.wait()
-        self._changed.set()
 
     def _watch_over(self, lease: Lease) -> tuple[int, str]:
         grace = min(GRACE, lease.ttl / 3) if self._job.grace is None else self._job.grace

@@ -360,7 +360,7 @@ def blocked(number, since):
 def test_the_first_that_sees_it_again_gives_up_for_the_last(since_of_last):
     """Where the chosen waiter doesn't give up, because of a wrong clock perhaps, another one does, later."""
     mine, last = blocked(1, time.time() - 20), blocked(2, time.time() + since_of_last)
-    watch: Any = object.__new__(deadlocks.Watch)
+    watch: Any = object.__new__(deadlocks.DeadlockWatch)
     watch._wait, watch._seen = mine, frozenset()
     assert [watch._should_give_up((mine, last)) for _ in range(2)] == [False, True]
     assert watch._should_give_up((mine,))
@@ -372,7 +372,7 @@ def test_two_that_would_give_up_agree_on_one(engine):
     circle = [replace(blocked(age, time.time() - age), id=new_owner()) for age in (20, 19)]
     verdicts = []
     for mine in circle:
-        watch: Any = object.__new__(deadlocks.Watch)
+        watch: Any = object.__new__(deadlocks.DeadlockWatch)
         watch._wait = mine
         verdicts.append(watch._claims(tuple(circle)))
     assert verdicts == [True, False]
@@ -380,8 +380,8 @@ def test_two_that_would_give_up_agree_on_one(engine):
 
 def stalled_until_another_gives_up(monkeypatch):
     """Have the one that closed the circle stall between look and verdict, and the other look twice."""
-    found, gave_up, error_of = threading.Event(), threading.Event(), deadlocks.Watch._error
-    should_give_up = deadlocks.Watch._should_give_up
+    found, gave_up, error_of = threading.Event(), threading.Event(), deadlocks.DeadlockWatch._error
+    should_give_up = deadlocks.DeadlockWatch._should_give_up
 
     def stalling(watch, circle):
         if should_give_up(watch, circle):
@@ -395,8 +395,8 @@ def stalled_until_another_gives_up(monkeypatch):
         gave_up.set()
         return error_of(watch, *args)
 
-    monkeypatch.setattr(deadlocks.Watch, "_should_give_up", stalling)
-    monkeypatch.setattr(deadlocks.Watch, "_error", error)
+    monkeypatch.setattr(deadlocks.DeadlockWatch, "_should_give_up", stalling)
+    monkeypatch.setattr(deadlocks.DeadlockWatch, "_error", error)
     return victims(circle_of_threads(["a", "b"], wait=5.0))
 
 
@@ -407,7 +407,7 @@ def test_a_stalled_verdict_finds_the_circle_broken(engine, monkeypatch):
 
 def test_without_a_claim_a_stalled_verdict_has_a_second_victim(engine, monkeypatch):
     """The mutant."""
-    monkeypatch.setattr(deadlocks.Watch, "_claims", lambda watch, circle: True)
+    monkeypatch.setattr(deadlocks.DeadlockWatch, "_claims", lambda watch, circle: True)
     assert len(stalled_until_another_gives_up(monkeypatch)) == 2
 
 
@@ -652,14 +652,14 @@ def test_without_a_second_reading_there_are_false_alarms(engine, start, monkeypa
 @pytest.mark.parametrize("engine", ["memory", "redis"], indirect=True)
 def test_without_withdrawing_there_are_false_alarms(engine, start, monkeypatch, quick_looks):
     """The mutant that leaves a wait published when it ends has another one give up for it."""
-    monkeypatch.setattr(deadlocks.Watch, "end", lambda watch: WAITS.pop(watch._wait.id, None))
+    monkeypatch.setattr(deadlocks.DeadlockWatch, "end", lambda watch: WAITS.pop(watch._wait.id, None))
     with pytest.raises(LockDeadlock):
         check_a_wait_that_is_over(engine, start, monkeypatch, quick_looks)
 
 
 def test_without_a_look_no_waiter_gives_up(engine, monkeypatch):
     """The mutant that never looks leaves both to wait until their time is over."""
-    monkeypatch.setattr(deadlocks.Watch, "_look", lambda watch, busy: setattr(watch, "_looks", 9))
+    monkeypatch.setattr(deadlocks.DeadlockWatch, "_look", lambda watch, busy: setattr(watch, "_looks", 9))
     outcomes = circle_of_threads(["a", "b"], wait=0.3)
     assert [type(error) for error in victims(outcomes)] != [LockDeadlock]
     assert all(delay >= 0.3 for error, delay in outcomes if error is not None)
@@ -811,7 +811,7 @@ def test_a_long_chain_is_looked_at_less_often(monkeypatch):
     search = deadlocks.Search(chain[0])
     assert search.circle() is None
     assert search.asked == 2 * len(chain)
-    watch: Any = object.__new__(deadlocks.Watch)
+    watch: Any = object.__new__(deadlocks.DeadlockWatch)
     watch._looks, watch._wait = 1, SimpleNamespace(begun=0.0, asked=search.asked)
     assert watch._due() == deadlocks.FIRST_LOOK + search.asked + 1
 
@@ -819,7 +819,7 @@ def test_a_long_chain_is_looked_at_less_often(monkeypatch):
 def test_further_looks_come_every_three_seconds(monkeypatch):
     """The first look is one read; each further one asks for the lock, too: less than once a second."""
     times = []
-    watch: Any = object.__new__(deadlocks.Watch)
+    watch: Any = object.__new__(deadlocks.DeadlockWatch)
     for watch._looks in range(4):
         watch._wait = SimpleNamespace(begun=0.0, asked=watch._looks)
         times.append(watch._due())

@@ -8,11 +8,19 @@ import pytest
 
 from locking import LockNotAcquired, get_lock
 from locking.backends.base import Busy, Grant
-from locking.backends.memory import STORES, QueuedWaiter, Store
+from locking.backends.memory import STORES, MemoryWaiter, Store
 from locking.core.handler import locks
 from locking.testing.contract.base import elsewhere
 
 pytestmark = pytest.mark.usefixtures("memory_locks")
+
+
+class QueuedWaiter(MemoryWaiter):
+    """A waiter that calls a function where it would wake its thread."""
+
+    def __init__(self, owner, ttl, wake, kind="lock", permits=1):
+        super().__init__(Store(), "", owner, ttl, kind, permits)
+        self.wake = wake  # type: ignore[method-assign]
 
 
 def test_a_release_wakes_one_waiter_alone():

@@ -21,7 +21,7 @@ from locking.backends.redis.protocol import (
 )
 from locking.backends.redis.scripts import Request, command, extend_request
 from locking.core import lease, renewal
-from locking.core.lease import HOLDS
+from locking.core.lease import HOLDS, SingleLease
 from locking.core.lock import SingleLock
 from tests.locking.backends.redis.explorer import CASES, Fault, Violation
 from tests.locking.backends.redis.test_explorer import explorer
@@ -123,7 +123,7 @@ def nothing_is_released_later(patch):
 
 def a_late_request_is_not_released(patch):
     """A lock that was asked for twice is released once only."""
-    patch.setattr("locking.core.lock._release_again", lambda lease: None)
+    patch.setattr(SingleLease, "resent", property(lambda lease: False, lambda lease, known: None))
 
 
 def a_late_request_is_heard(patch):

@@ -15,7 +15,7 @@ from locking import (
     get_write_lock,
 )
 from locking.backends.base import Busy, Grant
-from locking.backends.redis import kinds, scripts
+from locking.backends.redis import redisson_kinds, scripts
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.core.lease import State
@@ -145,7 +145,9 @@ def test_by_counting_up_a_lost_count_the_semaphore_would_shrink(server, monkeypa
     read, rule = scripts._read, b"if redis.call('EXISTS', KEYS[1]) == 1 then"
     assert rule in read("release_permit")
     monkeypatch.setattr(scripts, "_read", lambda name: read(name).replace(rule, b"if true then"))
-    monkeypatch.setattr(kinds.Semaphore, "RELEASE", scripts.Script(*kinds.Semaphore.RELEASE.names))
+    monkeypatch.setattr(
+        redisson_kinds.Semaphore, "RELEASE", scripts.Script(*redisson_kinds.Semaphore.RELEASE.names)
+    )
     lease = get_semaphore("a", 3, ttl=FAR).acquire()
     server.delete("a")
     lease.release()
@@ -168,7 +170,9 @@ def test_without_the_proof_a_latch_would_be_counted_down(server, monkeypatch):
     read, rule = scripts._read, b"redis.call('EXISTS', KEYS[5], KEYS[3], KEYS[2]) == 0"
     assert rule in read("permits")
     monkeypatch.setattr(scripts, "_read", lambda name: read(name).replace(rule, b"false"))
-    monkeypatch.setattr(kinds.Semaphore, "ACQUIRE", scripts.Script(*kinds.Semaphore.ACQUIRE.names))
+    monkeypatch.setattr(
+        redisson_kinds.Semaphore, "ACQUIRE", scripts.Script(*redisson_kinds.Semaphore.ACQUIRE.names)
+    )
     server.set("a", 3)
     assert get_semaphore("a", 3).try_acquire()
     assert server.get("a") == b"2"
@@ -200,15 +204,20 @@ def test_very_many_permits_may_end_together(server):
 @pytest.mark.parametrize(
     ("get", "acquire", "extend", "release"),
     [
-        (get_read_lock, kinds.Read.ACQUIRE, kinds.Read.EXTEND, kinds.Read.RELEASE),
-        (get_write_lock, kinds.Write.ACQUIRE, kinds.Write.EXTEND, kinds.Write.RELEASE),
+        (get_read_lock, redisson_kinds.Read.ACQUIRE, redisson_kinds.Read.EXTEND, redisson_kinds.Read.RELEASE),
+        (
+            get_write_lock,
+            redisson_kinds.Write.ACQUIRE,
+            redisson_kinds.Write.EXTEND,
+            redisson_kinds.Write.RELEASE,
+        ),
         (
             partial(get_semaphore, permits=3),
-            kinds.Semaphore.ACQUIRE,
-            kinds.Semaphore.EXTEND,
-            kinds.Semaphore.RELEASE,
+            redisson_kinds.Semaphore.ACQUIRE,
+            redisson_kinds.Semaphore.EXTEND,
+            redisson_kinds.Semaphore.RELEASE,
         ),
-        (get_fair_lock, kinds.Fair.ACQUIRE, kinds.Fair.EXTEND, kinds.Fair.RELEASE),
+        (get_fair_lock, redisson_kinds.Fair.ACQUIRE, redisson_kinds.Fair.EXTEND, redisson_kinds.Fair.RELEASE),
     ],
     ids=["read", "write", "semaphore", "fair"],
 )
@@ -387,7 +396,7 @@ def test_a_pending_release_reader_is_released(own_redis, proxy, locks_on):
     locks_on(f"redis://127.0.0.1:{proxy.port}/0")
     with get_read_lock("a", ttl=FAR):
         pass
-    proxy.lose_reply_to(kinds.Read.ACQUIRE.by_digest, times=2)
+    proxy.lose_reply_to(redisson_kinds.Read.ACQUIRE.by_digest, times=2)
     with pytest.raises(BackendUnavailable):
         get_read_lock("a", ttl=FAR).acquire()
     until(lambda: not own_redis.client.exists("a"), PATIENCE)

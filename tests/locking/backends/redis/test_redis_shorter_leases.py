@@ -4,7 +4,7 @@ import pytest
 
 from locking.backends.base import Busy
 from locking.backends.capabilities import backend_of
-from locking.backends.redis import kinds, scripts
+from locking.backends.redis import redisson_kinds, scripts
 from locking.core.handler import locks
 from locking.utils.ownership import new_owner
 
@@ -54,7 +54,7 @@ def test_a_script_that_tells_the_first_only_is_found_out(backend, monkeypatch):
     cut["extend_fair"] = (b"0, -1) or {}", b"0, 0) or {}")
     monkeypatch.setattr(scripts, "_read", lambda name: real(name).replace(*cut.get(name, (b"", b""))))
     monkeypatch.setattr(kinds, "SHORTEN", scripts.Script(*scripts.SHORTEN.names))
-    monkeypatch.setattr(kinds.Fair, "EXTEND", scripts.Script(*kinds.Fair.EXTEND.names))
+    monkeypatch.setattr(redisson_kinds.Fair, "EXTEND", scripts.Script(*redisson_kinds.Fair.EXTEND.names))
     assert end_that_the_second_knows(backend, 0.3) is None
 
 
