@@ -268,7 +268,7 @@ def queue_is(server, length):
 
 def test_each_place_in_the_queue_lasts_one_patience_longer(server, monkeypatch):
     """The time-outs add up, so that the last one's covers the silence of all before it."""
-    monkeypatch.setattr(kinds, "FAIR_PATIENCE", 100_000)
+    monkeypatch.setattr(redisson_kinds, "FAIR_PATIENCE", 100_000)
     backend = variant("fair")
     backend.try_acquire("a", new_owner(), FAR)
     began = time.time() * 1000
@@ -280,7 +280,7 @@ def test_each_place_in_the_queue_lasts_one_patience_longer(server, monkeypatch):
 
 def test_who_gives_up_leaves_the_queue_and_those_behind_move_up(server, monkeypatch):
     """A wait that ran out takes its place along, and one patience off all behind it, as Redisson does."""
-    monkeypatch.setattr(kinds, "FAIR_PATIENCE", 100_000)
+    monkeypatch.setattr(redisson_kinds, "FAIR_PATIENCE", 100_000)
     backend = variant("fair")
     backend.try_acquire("a", new_owner(), FAR)
     first, second, third = places = stand_in_line(backend, 3)
@@ -310,7 +310,7 @@ def test_a_wait_that_ran_out_leaves_no_place(server):
 
 def test_a_dead_waiter_is_skipped_after_its_time_out(server, monkeypatch):
     """A killed process stands in the way until its time-out, and the living are served after it."""
-    monkeypatch.setattr(kinds, "FAIR_PATIENCE", 300)
+    monkeypatch.setattr(redisson_kinds, "FAIR_PATIENCE", 300)
 
     def wait_for_ever(pipe):
         begin(get_fair_lock("a", ttl=FAR, wait=FAR).acquire)
@@ -335,7 +335,7 @@ def test_a_dead_waiter_is_skipped_after_its_time_out(server, monkeypatch):
 def test_a_release_wakes_the_first_who_is_alive(server, monkeypatch):
     """A dead head whose time-out has passed doesn't swallow the wake-up."""
     with get_fair_lock("a", ttl=FAR):
-        monkeypatch.setattr(kinds, "FAIR_PATIENCE", 300_000)
+        monkeypatch.setattr(redisson_kinds, "FAIR_PATIENCE", 300_000)
         with counted_waiters(variant("fair")) as waiters:
             alive = begin(get_fair_lock("a", ttl=FAR, wait=FAR).acquire)
             until(waiters.number, PATIENCE)

@@ -4,7 +4,7 @@ import pytest
 
 from locking.backends.base import Busy
 from locking.backends.capabilities import backend_of
-from locking.backends.redis import redisson_kinds, scripts
+from locking.backends.redis import kinds, redisson_kinds, scripts
 from locking.core.handler import locks
 from locking.utils.ownership import new_owner
 
