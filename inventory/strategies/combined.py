@@ -16,9 +16,9 @@ from inventory.conf import AliasSettings
 from inventory.exceptions import Busy, DatabaseUnavailable, InventoryError, OutcomeUnknown, TransactionError
 from inventory.group_commit import GroupCommit, Ticket
 from inventory.hooks import reach
+from inventory.leading_connection import LeadingConnection
 from inventory.ledger import take
 from inventory.strategies.base import Sale, Strategy, understood
-from inventory.strategies.leading import LeadingConnection
 
 SHORTEST_WAIT: Final = 0.05
 """Seconds that a batch waits at least for a locked level; then it goes on without the sales that need it."""

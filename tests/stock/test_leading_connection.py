@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from django.db import connection, connections
 
-from inventory import DatabaseUnavailable, SoldOut, Stock, stock
-from inventory.strategies import leading
+from inventory import DatabaseUnavailable, SoldOut, Stock, leading_connection, stock
+from inventory.leading_connection import LeadingConnection
 from inventory.strategies.combined import Combined
-from inventory.strategies.leading import LeadingConnection
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -123,7 +122,7 @@ def test_without_a_look_at_the_socket_a_sale_fails(combined, monkeypatch):
     """The mutant takes every kept connection for a living one; nothing is sold."""
     stock.receive("mug", 3, cause="delivery")
     end(sell(combined, "1"))
-    monkeypatch.setattr(leading, "is_silent", lambda connection: True)
+    monkeypatch.setattr(leading_connection, "is_silent", lambda connection: True)
     with pytest.raises(DatabaseUnavailable):
         sell(combined, "2")
     assert stock.available("mug") == 2
