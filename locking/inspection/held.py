@@ -40,6 +40,7 @@ __all__ = [
     "Waiter",
     "held_locks",
     "holds_of",
+    "known_waiters",
     "waiters",
 ]
 
@@ -352,7 +353,7 @@ def _contended_first(page: Page, backends: Iterable[BaseLockBackend], wanted: Fi
 
     Only those locks are asked for, so that a list of many costs no more than without.
     """
-    waiting = _by_lock(_waiters_on(backends))
+    waiting = _by_lock(_waiters_on(backends, []))
     most = sorted(waiting, key=lambda lock: -len(waiting[lock]))[:MOST_CONTENDED]
     first = [hold for lock in most for hold in _holds(*lock, waiting[lock][0].kind, wanted)]
     shown = {(hold.backend, hold.key, hold.owner) for hold in first}
@@ -528,7 +529,7 @@ def known_waiters(without: str = "") -> tuple[list[Waiter], list[Problem]]:
     return [each for each in _waiters_on(locks.all(), problems) if not wanted.leaves_out(each.name)], problems
 
 
-def _waiters_on(backends: Iterable[BaseLockBackend], problems: list[Problem] | None = None) -> list[Waiter]:
+def _waiters_on(backends: Iterable[BaseLockBackend], problems: list[Problem]) -> list[Waiter]:
     """Return the waiters that processes name; those of a process that has fallen silent are left out.
 
     A backend that can't tell is added to `problems`: the rows are worth showing without.
@@ -540,8 +541,7 @@ def _waiters_on(backends: Iterable[BaseLockBackend], problems: list[Problem] | N
                 if (silent := presence.silent or 0.0) <= SILENT:
                     found |= {each.id: each for each in waiters_of(read(presence), silent)}
         except LockError as error:
-            if problems is not None:
-                problems.append(_problem(backend, error))
+            problems.append(_problem(backend, error))
     return sorted(found.values(), key=lambda each: -each.waited)
 
 
@@ -568,7 +568,7 @@ def waiters_of(record: dict[str, Any], silent: float = 0.0) -> Iterator[Waiter]:
 
 def _with_waiters(rows: Sequence[HeldLock]) -> list[HeldLock]:
     """Return the rows with the waiters of each lock, as far as their processes have named them."""
-    return _named(rows, _by_lock(_waiters_on(locks[alias] for alias in {row.backend for row in rows})))
+    return _named(rows, _by_lock(_waiters_on((locks[alias] for alias in {row.backend for row in rows}), [])))
 
 
 def _named(rows: Sequence[HeldLock], waiting: Waiting) -> list[HeldLock]:

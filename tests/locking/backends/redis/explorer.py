@@ -494,7 +494,7 @@ class Explorer:
         patch.setattr(Transport, "sleep", staticmethod(self._slept))
         patch.setattr(async_transport, "connection_like", lambda pool: TaskConnection(self.world, pool.port))
         patch.setattr("locking.core.lock.watchdogs", SimpleNamespace(watch=lambda lease: None))
-        patch.setattr("locking.core.lock.release_retrier", SimpleNamespace(schedule=self._pend))
+        patch.setattr("locking.core.pending_release.release_retrier.schedule", self._pend)
         patch.setattr(
             "locking.backends.redis.backend.servers_of", lambda _: model_servers(self.world, self.case)
         )

@@ -127,7 +127,7 @@ class Play:
         self.engine, self.owner, self.world = ENGINES[engine], owner, World()
         patch.setattr("locking.utils.clock._read", lambda: self.world.clock.now)
         patch.setattr("locking.core.lock.watchdogs", SimpleNamespace(watch=lambda lease: None))
-        patch.setattr("locking.core.lock.release_retrier", SimpleNamespace(schedule=self._pend))
+        patch.setattr("locking.core.pending_release.release_retrier.schedule", self._pend)
         patch.setattr("locking.backends.redis.backend.servers_of", self._servers_of)
         settings.LOCKING = {"default": self.engine.entry}
 

@@ -118,7 +118,7 @@ def an_unreplicated_hold_is_given_back(patch):
 
 def nothing_is_released_later(patch):
     """An acquisition whose outcome isn't known is forgotten."""
-    patch.setattr("locking.core.lock.release_retrier.schedule", lambda *args: None)
+    patch.setattr("locking.core.pending_release.release_retrier.schedule", lambda *args: None)
 
 
 def a_late_request_is_not_released(patch):
