@@ -75,6 +75,9 @@ class LeaseExpirer:
         self._beat_at = 0.0
         self._holds: dict[tuple[str, str], LocalLease] = {}
 
+    def __len__(self) -> int:
+        return len(self._holds)
+
     def add(self, key: str, owner: str, hold: LocalLease) -> None:
         """Watch over `hold` from now on."""
         with self._mutex:

@@ -207,8 +207,8 @@ class ZooKeeperBackend(SessionBound, QueueBackend):
         return examine(self._session.hosts, self.alias, self._session.timeout)
 
     def close(self) -> None:
-        """End the session, and with it all that it holds; the next use begins a new one."""
-        if self.kind == "lock":  # a variant's is the main backend's
+        """End the session, unless it holds locks, which would end with it."""
+        if self.kind == "lock" and not len(self._holds):  # a variant's is the main backend's
             self._session.stop()
 
 

@@ -129,17 +129,6 @@ def test_a_force_release_reaches_the_holder_of_another_client(on):
 # ZooKeeper's session
 
 
-def test_a_backend_that_is_closed_holds_nothing(request):
-    """Its session ends with it: the holder knows that the lock is lost, and another has it at once."""
-    with override_settings(LOCKING={"default": BACKENDS["zookeeper"].reached(request)}):
-        lease = get_lock("a", ttl=600).acquire()
-        any_engine().close()
-        assert lease.state is State.LOST
-        begin(get_lock("a", ttl=5, wait=PATIENCE).acquire).result(timeout=PATIENCE).release()
-        with pytest.raises(LockLost):
-            lease.release()
-
-
 def zookeeper_at(location: str, **options: Any) -> override_settings:
     """The default alias on this server."""
     entry = {"BACKEND": ZOOKEEPER, "LOCATION": location, "OPTIONS": options}
