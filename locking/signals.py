@@ -206,15 +206,10 @@ def tell(what: str, *facts: object) -> None:
             logger.exception("the observer %r of locks failed", method)
 
 
-def has_listeners(signal: Signal) -> bool:
-    """Return True if the event has listeners. Cheaper than calling notify()."""
-    receivers = signal.receivers or (signal is lock_deadlocked and lock_refused.receivers)
-    return bool(HAPPENED or receivers or events_logger.isEnabledFor(LEVELS[signal]))
-
-
 def notify(signal: Signal, **fields: Any) -> None:
     """Announce an event to observers, the log and the receivers of `signal`, where there are any."""
-    if has_listeners(signal):
+    receivers = signal.receivers or (signal is lock_deadlocked and lock_refused.receivers)
+    if HAPPENED or receivers or events_logger.isEnabledFor(LEVELS[signal]):
         publish(signal, **fields)
 
 

@@ -213,7 +213,8 @@ def records_of(
     for alias in used:
         parts[alias, PROCESS.client_id]["holds"] = {}
     for lease in leases:
-        parts[_client_of(lease)]["holds"][lease.owner] = _details(lease)
+        taken = {"renewals": lease.renewals, "ttl": lease.ttl, "since": PROCESS.date_of(lease.taken_at)}
+        parts[_client_of(lease)]["holds"][lease.owner] = {**facts_of(lease), **taken}
     for wait in waits:
         holds = wait.holds()
         for which in {(wait.alias, wait.client), *map(_client_of, holds)}:
@@ -236,15 +237,6 @@ def process_facts() -> dict[str, Any]:
     """Return what identifies this process to people; of its arguments only the program's name."""
     program = Path(sys.argv[0] if sys.argv else sys.executable).name
     return {"host": socket.gethostname(), "pid": os.getpid(), "program": program, "started": PROCESS.started}
-
-
-def _details(lease: SingleLease) -> dict[str, Any]:
-    return {
-        **facts_of(lease),
-        "renewals": lease.renewals,
-        "ttl": lease.ttl,
-        "since": PROCESS.date_of(lease.taken_at),
-    }
 
 
 reporter = HeartbeatPublisher()

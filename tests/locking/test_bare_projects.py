@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests import ROOT
+from tests.locking.test_size import LOCKING, part_of
 
 ENDS = {
     "check": [],
@@ -24,6 +26,32 @@ ENDS = {
     "template": "rendered",
     "list": "STATE",
 }
+
+
+CORE_ALONE = """
+import django
+from django.conf import settings
+memory = {"BACKEND": "locking.backends.memory.MemoryBackend"}
+databases = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+settings.configure(LOCKING={"default": memory}, DATABASES=databases)
+django.setup()
+from locking import distributed_lock, get_lock, get_semaphore, locked_transaction
+called = distributed_lock(key="a:{n}")(lambda n: n)(7)
+with get_lock("b", "c") as lease, get_semaphore("d", 2), locked_transaction("e"):
+    print(called, *lease.names)
+"""
+
+
+def test_the_core_works_where_no_other_part_is(tmp_path: Path) -> None:
+    """Each optional part may be left out: its folder isn't even there."""
+    for path in LOCKING.rglob("*.py"):
+        if path.parent.name not in ("migrations", "contract") and part_of(path) == "core":
+            copy = tmp_path / "locking" / path.relative_to(LOCKING)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+    command = [sys.executable, "-c", CORE_ALONE]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.stdout, ran.stderr) == ("7 b c\n", "")
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ PARTS: Final[dict[str, str]] = {
     "backends/queue": "zookeeper and etcd",
     "backends/lease_expirer.py": "zookeeper and etcd",
     "contrib/celery.py": "celery",
+    "contrib/__init__.py": "core",
     "contrib": "contrib",
     "checks.py": "checks",
     "live_checks.py": "checks",
@@ -72,12 +73,12 @@ CEILINGS: Final = {
     "redisson's kinds": 135,
     "zookeeper and etcd": 2_070,  # goal: 1,400
     "celery": 330,
-    "contrib": 700,
+    "contrib": 680,
     "checks": 560,
-    "inspection": 1_445,
+    "inspection": 1_437,
     "deadlock search": 280,  # goal: 350
     "admin": 840,
-    "command": 915,
+    "command": 910,
     "testing": 390,
 }
 MOST: Final = 21_940  # goal: 18,000
