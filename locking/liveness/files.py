@@ -217,7 +217,8 @@ class Registration:
             if (folder := directory()) is None:
                 return
             facts = (PROCESS.client_id, place(), pid, start_of(pid), platform.node(), aliases, self._kept)
-            path, draft = folder / PROCESS.client_id, folder / f".{PROCESS.client_id}"
+            name = file_name(PROCESS.client_id)
+            path, draft = folder / name, folder / f".{name}"
             draft.write_text(json.dumps(asdict(Record(*facts))))
             os.rename(draft, path)
             self.path, self.problem = path, None
@@ -235,12 +236,20 @@ registration = Registration()
 after_fork(registration.reset)
 
 
+def file_name(client: str) -> str:
+    """Return the name of a process's file, which begins with what its place makes: others aren't opened."""
+    return f"{hashlib.blake2b(place().encode(), digest_size=8).hexdigest()}-{client}"
+
+
 def peers(folder: Path) -> Iterator[Path]:
-    """Yield the files of the other processes."""
+    """Yield the files of the other processes that may be judged here, and what is long left over."""
+    own = file_name(PROCESS.client_id)
+    oldest = time.time() - LEFT_OVER  # noqa: TID251 files of this host
     with suppress(OSError):  # the directory is gone
-        for name in os.listdir(folder):
-            if not name.startswith(".") and name != PROCESS.client_id:
-                yield folder / name
+        for entry in os.scandir(folder):
+            is_near = entry.name.partition("-")[0] == own.partition("-")[0] and entry.name != own
+            if is_near or (not entry.name.startswith(".") and entry.stat().st_mtime < oldest):
+                yield folder / entry.name
 
 
 def seize(path: Path) -> Record | None:

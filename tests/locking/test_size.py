@@ -64,7 +64,7 @@ UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
     "core": 8_245,  # goal: 8,000
-    "liveness": 460,  # goal: 300
+    "liveness": 470,  # goal: 300
     "database": 1_610,  # goal, as of each optional part: 1,500
     "redlock": 580,
     "redis": 3_085,

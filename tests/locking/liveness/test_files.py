@@ -367,7 +367,7 @@ def test_a_registration_is_not_made_twice():
     one.enter("default")
     one.enter("other")
     assert one.path is not None
-    assert [path.name for path in one.path.parent.iterdir()] == [PROCESS.client_id]
+    assert [path.name for path in one.path.parent.iterdir()] == [files.file_name(PROCESS.client_id)]
     assert read(one.path).aliases == ["default", "other"]
     one.leave()
     one.reset()

@@ -19,7 +19,7 @@ from locking.core.handler import locks
 from locking.core.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.core.waits import waiters
 from locking.liveness import files, release
-from locking.liveness.files import Record, registration
+from locking.liveness.files import Record, file_name, registration
 from locking.liveness.release import Cleanup, watcher
 from locking.models import LockEvent
 from locking.signals import Observer, flush, lock_orphaned, observe, stop_observing
@@ -297,7 +297,7 @@ def test_a_living_process_that_is_taken_for_dead_keeps_what_is_not_guarded(watch
     registration.enter("default")
     with child(holding(lambda: get_lock("plain", ttl=LEASE, fenced=True), guarded())) as living:
         plain, _ = living.report()
-        path = own_path().parent / process_of(plain)
+        path = own_path().parent / file_name(process_of(plain))
         record = json.loads(path.read_text()) | {"pid": NO_PID}
         path.unlink()
         path.write_text(json.dumps(record))
