@@ -154,8 +154,7 @@ class Record:
 
     def leaves(self, owner: str) -> bool:
         """Return whether this owner's lease may be released now that the process is dead."""
-        may_end = self.kept < time.time()  # noqa: TID251 this host's own dates
-        return self.made(owner) and is_guarded(owner) and may_end
+        return self.made(owner) and is_guarded(owner) and self.kept < time.time()  # noqa: TID251 this host's
 
 
 class Registration:
@@ -243,13 +242,18 @@ def file_name(client: str) -> str:
 
 def peers(folder: Path) -> Iterator[Path]:
     """Yield the files of the other processes that may be judged here, and what is long left over."""
-    own = file_name(PROCESS.client_id)
-    oldest = time.time() - LEFT_OVER  # noqa: TID251 files of this host
+    near = file_name("")
     with suppress(OSError):  # the directory is gone
-        for entry in os.scandir(folder):
-            is_near = entry.name.partition("-")[0] == own.partition("-")[0] and entry.name != own
-            if is_near or (not entry.name.startswith(".") and entry.stat().st_mtime < oldest):
-                yield folder / entry.name
+        for file in os.scandir(folder):
+            is_another = not file.name.startswith(".") and file.name != near + PROCESS.client_id
+            if is_another and (file.name.startswith(near) or _is_left_over(file)):
+                yield folder / file.name
+
+
+def _is_left_over(file: Path | os.DirEntry[str]) -> bool:
+    with suppress(OSError):  # another process has deleted it meanwhile
+        return time.time() - file.stat(follow_symlinks=False).st_mtime > LEFT_OVER  # noqa: TID251 this host's
+    return False
 
 
 def seize(path: Path) -> Record | None:
@@ -262,7 +266,7 @@ def seize(path: Path) -> Record | None:
         if record is not None and record.is_running():
             return None
         is_ours = record is not None and record.place == place()
-        if is_ours or time.time() - path.lstat().st_mtime > LEFT_OVER:  # noqa: TID251 a file of this host
+        if is_ours or _is_left_over(path):
             path.unlink()
             return record if is_ours else None
     return None

@@ -147,6 +147,17 @@ def put(runtime_dir, **changes):
     return path
 
 
+def test_a_file_that_goes_while_others_are_looked_at_hides_none_of_them(runtime_dir, monkeypatch):
+    """Another process may delete a left-over file between its listing and the look at its age."""
+    gone, near = runtime_dir / "gone", runtime_dir / files.file_name("c")
+    for path in (gone, near):
+        path.write_text("{}")
+    listed = sorted(os.scandir(runtime_dir), key=lambda file: file.name != "gone")
+    gone.unlink()
+    monkeypatch.setattr(os, "scandir", lambda folder: listed)
+    assert list(files.peers(runtime_dir)) == [near]
+
+
 def test_a_dead_process_of_this_host_is_seized(runtime_dir):
     """The counter-example to those that follow."""
     assert seize(put(runtime_dir)) is not None
