@@ -49,7 +49,7 @@ class Combined(Strategy):
 
     Options:
         most: sales in a batch. shared_connection: leaders sell over one connection that the process keeps
-        for them, where connections are kept (`CONN_MAX_AGE`, PostgreSQL): a tenth faster with many threads.
+        for them, where connections are kept (`CONN_MAX_AGE`, PostgreSQL); docs/adr/0037 has what that brings.
     """
 
     name: ClassVar[str] = "combined"
