@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
@@ -241,9 +243,19 @@ def _forwarding(running: Running) -> Iterator[None]:
     before: dict[int, Any] = {number: signal.signal(number, running.forward) for number in heard}
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the kernel would keep no exit status
         before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    hook = sys.unraisablehook
+
+    def raise_again(ignored: sys.UnraisableHookArgs) -> None:
+        if isinstance(ignored.exc_value, Stopped):  # in a finalizer, where Python ignores it
+            start_thread("locking-listen-signal", partial(os.kill, os.getpid(), ignored.exc_value.number))
+        else:
+            hook(ignored)
+
+    sys.unraisablehook = raise_again
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -19,10 +19,11 @@ from locking import get_lock
 from locking.inspection.held import holds_of
 from locking.keys.names import UNSET
 from locking.management.locks.running import Job, Running, run
+from locking.signals import Observer, observe, stop_observing
 from locking.testing import simulate_contention
 from locking.testing.contract.base import until
 from tests import ROOT
-from tests.locking.support.helpers import take_from
+from tests.locking.support.helpers import elsewhere, take_from
 from tests.support.warm import WarmProcess
 
 PATIENCE = 30.0
@@ -233,6 +234,35 @@ def test_a_signal_ends_the_wait_for_the_lock():
         assert holds_of("a")[0].waiters == 0
     assert out == ""
     assert '"message": "stopped while waiting for the lock"' in err
+
+
+class Finalized:
+    """Gets a signal in its finalizer, where Python ignores what the signal's handler raises."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+
+class DropsOneWhoWaits(Observer):
+    """Has an object finalized as soon as a lock is waited for."""
+
+    def waiting(self, name, template, backend, change):
+        """Drop the object that is made."""
+        if change == 1:
+            Finalized()
+
+
+def test_a_signal_in_a_finalizer_ends_the_wait_for_the_lock():
+    """It is sent again, until what its handler raises is heard."""
+    held = elsewhere(get_lock("a").acquire)
+    observer = DropsOneWhoWaits()
+    observe(observer)
+    try:
+        report = run(job("echo", "ran", wait=PATIENCE))
+    finally:
+        stop_observing(observer)
+        held.release()
+    assert (report.status, report.message) == (128 + signal.SIGTERM, "stopped while waiting for the lock")
 
 
 def as_in_a_terminal():
