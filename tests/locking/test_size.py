@@ -78,10 +78,10 @@ CEILINGS: Final = {
     "inspection": 1_437,
     "deadlock search": 280,  # goal: 350
     "admin": 840,
-    "command": 915,
+    "command": 920,
     "testing": 390,
 }
-MOST: Final = 21_940  # goal: 18,000
+MOST: Final = 21_950  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 

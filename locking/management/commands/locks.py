@@ -114,10 +114,7 @@ class Command(BaseCommand):
             verb: CommandParser = verbs.add_parser(name, help=text, description=text.capitalize() + ".")
             verb.add_argument("--backend", metavar="ALIAS", help="an alias in LOCKING")
             verb.add_argument("--json", action="store_true", help="print JSON")
-            for option in (
-                "--settings",
-                "--pythonpath",
-            ):  # Django reads them anywhere; a verb must know
+            for option in ("--settings", "--pythonpath"):  # Django reads them anywhere; a verb must know
                 verb.add_argument(option, default=argparse.SUPPRESS, help="as for any manage.py command")
             for option, settings in (each for group in groups for each in group.items()):
                 verb.add_argument(option, **settings)

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from types import FrameType
 from typing import Any, Final
 
@@ -38,9 +37,9 @@ NOT_FOUND, NOT_EXECUTABLE, KILLED = 127, 126, 128
 GRACE: Final = 5.0
 """Seconds between SIGTERM and SIGKILL, or a third of a short lease."""
 
+AGAIN: Final = 0.05  # seconds after which a signal that wasn't heard is sent again
 NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 FORWARDED: Final = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
-
 TERMINAL: Final = 0
 
 
@@ -114,6 +113,7 @@ def run(job: Job) -> Report:
             taken = time.monotonic()
             status, message = _under(lease, running)
         except Stopped as stopped:
+            running.heard.set()
             with suppress(LockError):
                 lock.release()  # it may have come between the grant and its note
             return Report(KILLED + stopped.number, "stopped while waiting for the lock")
@@ -152,7 +152,7 @@ class Running:
         self._process: subprocess.Popen[bytes] | None = None
         self._starting = False
         self._pending: list[int] = []
-        self._changed = threading.Event()
+        self._changed, self.heard = threading.Event(), threading.Event()
         self._lost = False
 
     def note_loss(self, lease: Lease) -> None:
@@ -168,6 +168,11 @@ class Running:
             self._pending.append(number)
         else:
             raise Stopped(number)
+
+    def send_until_heard(self, number: int) -> None:
+        """Send this process a signal until it has ended the waiting, or the command is there to get it."""
+        while not self._starting and not self.heard.wait(AGAIN):
+            os.kill(os.getpid(), number)
 
     def under(self, lease: Lease) -> tuple[int, str]:
         """Start the command, watch over it and the lease; return the exit status and what to say."""
@@ -246,8 +251,10 @@ def _forwarding(running: Running) -> Iterator[None]:
     hook = sys.unraisablehook
 
     def raise_again(ignored: sys.UnraisableHookArgs) -> None:
-        if isinstance(ignored.exc_value, Stopped):  # in a finalizer, where Python ignores it
-            start_thread("locking-listen-signal", partial(os.kill, os.getpid(), ignored.exc_value.number))
+        """Have a signal come again whose handler raised in a finalizer, where Python ignores it."""
+        stopped = ignored.exc_value
+        if isinstance(stopped, Stopped):
+            start_thread("locking-listen-signal", lambda: running.send_until_heard(stopped.number))
         else:
             hook(ignored)
 
@@ -256,6 +263,7 @@ def _forwarding(running: Running) -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = hook
+        running.heard.set()
         for number, handler in before.items():
             signal.signal(number, handler)
 
