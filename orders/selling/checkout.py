@@ -75,13 +75,12 @@ def place(
         PriceChanged: it costs something else. And whatever `checkout` raises.
     """
     name, stock_of_strategy = seller(strategy)
-    receipt = Receipt(
-        merge_lines(lines), name, customer, _payment_window(), key, scope, _agreed(expected_total)
-    )
-    sold_out_memory.refuse(receipt.cart)
+    cart = merge_lines(lines)
+    sold_out_memory.refuse(cart)
+    receipt = Receipt(cart, name, customer, _payment_window(), key, scope, _agreed(expected_total))
     asked = monotonic()
     try:
-        stock_of_strategy.sell(receipt.cart, cause=receipt.cause, write_many=_write, data=receipt)
+        stock_of_strategy.sell(cart, cause=receipt.cause, write_many=_write, data=receipt)
     except SoldOut as refused:
         sold_out_memory.remember(refused.shortages, asked)
         raise
