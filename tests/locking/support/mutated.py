@@ -87,7 +87,7 @@ def _judged(session: pytest.Session, mutant: dict[str, str]) -> dict[str, list[s
     of_them = (item for item in session.items if item.nodeid.startswith(mutant["tests"]))
     tests = [item for item in of_them if all(name in item.nodeid for name in names)]
     assert tests, f"no test of {mutant['tests']} has {mutant['names']!r} in its name"
-    until.__kwdefaults__["within"] = PATIENCE  # what is broken is waited for in vain
+    until.__kwdefaults__ = {**(until.__kwdefaults__ or {}), "within": PATIENCE}  # it is waited for in vain
     for item in tests:
         if isinstance(item, pytest.Function) and hasattr(item.module, "PATIENCE"):
             item.module.PATIENCE = PATIENCE
