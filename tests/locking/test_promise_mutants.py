@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 
 import pytest
 
+from tests.locking.support.mutated import VERDICT
 from tests.support.warm import WarmProcess
 
 LOCK, LEASE, RENEWAL = "locking.core.lock", "locking.core.lease", "locking.core.renewal"
@@ -30,7 +32,7 @@ class Mutant:
         module: whose line it is.
         old, new: the line before and after, or a part that the module has once.
         tests: the file that has the tests.
-        names: pytest's `-k`: one of these tests has to fail.
+        names: what their addresses have to contain, joined by *and*; one of the tests has to fail.
     """
 
     promise: str
@@ -125,7 +127,7 @@ MUTANTS = (
     Mutant("a forked child neither has nor releases its parent's locks", LEASE,
            "return self._generation != PROCESS.generation",
            "return False",
-           CONTRACT, "fork and redis and not cluster"),
+           CONTRACT, "fork and [redis]"),
     Mutant("locks that wait in a circle are found, and a wait that is over is in none", LOCK,
            "            finally:\n                watch.end()",
            "            finally:\n                watch.aend",
@@ -193,25 +195,51 @@ MUTANTS = (
 )  # fmt: skip
 
 
-def run(mutant: Mutant) -> tuple[int, str]:
-    """Return the exit status and the output of the named tests on the changed module."""
-    change = json.dumps([mutant.module, mutant.old, mutant.new])
-    environment = os.environ | {"HOLDFAST_MUTANT": change, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    environment.pop("PYTEST_ADDOPTS", None)
-    plugins = [argument for plugin in PLUGINS for argument in ("-p", plugin)]
-    arguments = [
-        "-m", "pytest", "-p", "tests.locking.support.mutated", *plugins,
-        "-p", "no:cacheprovider", "-qx", "--reuse-db", "--timeout", "60",
-        "--selection", "quick", mutant.tests, "-k", mutant.names,
-    ]  # fmt: skip
-    with WarmProcess(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        said = "".join(process.communicate())
-    return process.wait(), said
+class Judge:
+    """A process with pytest that has collected the tests of all mutants, and is forked for each mutant."""
+
+    def __init__(self) -> None:
+        environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        environment.pop("PYTEST_ADDOPTS", None)
+        plugins = [part for plugin in PLUGINS for part in ("-p", plugin)]
+        arguments = [
+            "-m", "pytest", "-p", "tests.locking.support.mutated", *plugins,
+            "-p", "no:cacheprovider", "--capture=no", "-q", "--reuse-db", "--timeout", "60",
+            "--selection", "quick", *sorted({mutant.tests for mutant in MUTANTS}),
+        ]  # fmt: skip
+        self._process = WarmProcess(
+            arguments, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self._requests, self._verdicts = self._process.stdin, self._process.stdout
+
+    def verdict(self, mutant: Mutant) -> dict[str, list[str]]:
+        """Return the addresses of the tests that `passed` and that `failed`, up to the first that failed."""
+        self._requests.write(json.dumps(asdict(mutant)) + "\n")
+        self._requests.flush()
+        printed = []
+        for line in self._verdicts:
+            if line.startswith(VERDICT):
+                return json.loads(line.removeprefix(VERDICT))  # type: ignore[no-any-return]
+            printed.append(line)
+        raise AssertionError("".join(printed)[-6000:] + self._process.stderr.read()[-6000:])
+
+    def close(self) -> None:
+        """End the process."""
+        self._requests.close()
+        with self._process:
+            pass
+
+
+@pytest.fixture(scope="session")
+def judge(django_db_setup: None) -> Iterator[Judge]:
+    """Return the process, one for all mutants of this worker."""
+    one = Judge()
+    yield one
+    one.close()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.promise)
-def test_a_broken_promise_is_noticed(mutant: Mutant, django_db_setup: None) -> None:
+def test_a_broken_promise_is_noticed(judge: Judge, mutant: Mutant) -> None:
     """At least one of the tests fails; that none could be run is no proof."""
-    status, said = run(mutant)
-    assert status == pytest.ExitCode.TESTS_FAILED, said[-6000:]
-    assert "failed" in said
+    verdict = judge.verdict(mutant)
+    assert verdict.get("failed"), verdict

@@ -1,7 +1,8 @@
-"""A pytest plugin: one line of `locking` is changed, as HOLDFAST_MUTANT says (`test_promise_mutants.py`).
+"""A pytest plugin that runs tests on changed lines of `locking`, see `test_promise_mutants.py`.
 
-The functions of the module get the code of the changed one, wherever they were imported or wrapped meanwhile:
-so a process in which Django is set up already can be changed too.
+Tests are collected once: for each mutant that comes by standard input the process is forked, one line is
+changed in the child, and the mutant's tests are run there. The functions of the module get the code of the
+changed one, wherever they were imported or wrapped meanwhile.
 """
 
 from __future__ import annotations
@@ -9,10 +10,21 @@ from __future__ import annotations
 import gc
 import json
 import os
+import sys
+import traceback
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import CodeType, FunctionType
+from typing import Final
+
+import pytest
+
+from tests.support.processes import until
+
+VERDICT: Final = "verdict of a mutant: "
+PATIENCE: Final = 5.0
+"""Seconds that a test waits at most for what takes milliseconds."""
 
 
 def change(name: str, old: str, new: str) -> None:
@@ -39,9 +51,60 @@ def _pairs(before: CodeType, after: CodeType) -> Iterator[tuple[CodeType, CodeTy
 
 
 def pytest_configure() -> None:
-    """Change the line, and use the database of the run that has started this one."""
+    """Use the database of the run that has started this one."""
     from django.conf import settings
 
-    change(*json.loads(os.environ["HOLDFAST_MUTANT"]))
     default = settings.DATABASES["default"]
     default["TEST"] = {**default.get("TEST", {}), "NAME": default["NAME"]}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool:
+    """Read a mutant per line until the end, and write a verdict for each."""
+    for line in sys.stdin:
+        mutant = json.loads(line)
+        reads, writes = os.pipe()
+        if os.fork() == 0:
+            try:
+                verdict = _judged(session, mutant)
+            except BaseException:
+                verdict = {"error": [traceback.format_exc()]}
+            os.write(writes, json.dumps(verdict).encode())
+            os._exit(0)
+        os.close(writes)
+        with os.fdopen(reads) as answer:
+            print("\n" + VERDICT + answer.read(), flush=True)
+        os.wait()
+    return True
+
+
+def _judged(session: pytest.Session, mutant: dict[str, str]) -> dict[str, list[str]]:
+    """Run the mutant's tests until one fails; return the addresses of what passed and what failed."""
+    change(mutant["module"], mutant["old"], mutant["new"])
+    heard = _Heard()
+    session.config.pluginmanager.register(heard)
+    names = mutant["names"].split(" and ")
+    of_them = (item for item in session.items if item.nodeid.startswith(mutant["tests"]))
+    tests = [item for item in of_them if all(name in item.nodeid for name in names)]
+    assert tests, f"no test of {mutant['tests']} has {mutant['names']!r} in its name"
+    until.__kwdefaults__ = {**(until.__kwdefaults__ or {}), "within": PATIENCE}  # it is waited for in vain
+    for item in tests:
+        if isinstance(item, pytest.Function) and hasattr(item.module, "PATIENCE"):
+            item.module.PATIENCE = PATIENCE
+    for item, following in zip(tests, [*tests[1:], None], strict=True):
+        session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if heard.verdict["failed"]:
+            break
+    return heard.verdict
+
+
+class _Heard:
+    """What became of the tests."""
+
+    def __init__(self) -> None:
+        self.verdict: dict[str, list[str]] = {"passed": [], "failed": []}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a test that failed, in whichever phase, or that passed."""
+        if report.failed or (report.when == "call" and report.passed):
+            self.verdict[report.outcome].append(report.nodeid)
