@@ -40,13 +40,13 @@ def _uncontended(plt: Any, table: Table, folder: Path) -> Path:
         ratios = {
             peer: table.ratio(peer, kind, "wall_us", FLOOR, more_is_better=False) for peer in table.peers()
         }
-        _bars(axis, ratios, f"uncontended, {kind}: pairs a second, × floor")
+        _bars(axis, ratios, f"uncontended, {kind}: pairs per second, × floor")
     return _save(plt, figure, folder / "locks-uncontended.svg")
 
 
 def _contended(plt: Any, table: Table, folder: Path) -> list[Path]:
     return [
-        _across_shapes(plt, table, folder, "sections_per_second", "sections a second, × baton", BATON),
+        _across_shapes(plt, table, folder, "sections_per_second", "sections per second, × baton", BATON),
         _across_shapes(plt, table, folder, "jain", "fairness (Jain; 1 = equal shares)"),
         _across_shapes(plt, table, folder, "longest_wait_ms", "longest wait, ms", log=True),
     ]

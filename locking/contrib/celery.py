@@ -322,7 +322,7 @@ def _end(step: Callable[[], object]) -> None:
 
 @task_revoked.connect
 def _give_up_revoked(sender: Any, request: Any, **_: Any) -> None:
-    """A task that was revoked or has expired never runs: its place is free."""
+    """Release the place of a task that was revoked or has expired: it never runs."""
     if isinstance(sender, UniqueTask):
         place = sender._place(request.id, request.args, request.kwargs)
         _end(place.give_up)

@@ -462,7 +462,7 @@ class TestSettings:
         assert not (copy / ".run").exists()
 
     def test_the_folder_of_a_socket_may_stand_as_host(self, make_checkout):
-        """DATABASE_URL may name a Unix socket's folder, percent-encoded, where a host would stand."""
+        """DATABASE_URL may name a Unix socket's folder, percent-encoded, instead of a host."""
         copy = make_checkout("socket") / "project"
         copy.mkdir()
         shutil.copytree(ROOT / "config", copy / "config")

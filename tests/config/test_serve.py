@@ -41,7 +41,7 @@ def test_a_port_in_use_is_refused_with_the_way_out():
         command = [sys.executable, "-m", "config.serve", str(port)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"holdfast: port {port} can't be had (Address already in use); ")
+    assert done.stderr.startswith(f"holdfast: port {port} can't be bound (Address already in use); ")
     assert "make serve PORT=" in done.stderr
 
 

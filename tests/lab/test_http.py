@@ -184,7 +184,7 @@ def test_events_are_read_from_where_one_was(client):
     assert first["parameters"] == RACE
     rest = client.get(f"/lab/runs/{run.pk}/?after={first['events'][0]['id']}").json()
     assert [event["type"] for event in rest["events"]] == ["ended"]
-    assert client.get("/lab/runs/nobody/").status_code == 404
+    assert client.get("/lab/runs/unknown/").status_code == 404
 
 
 def test_a_visitor_says_only_what_is_understood(client):

@@ -36,7 +36,7 @@ class Plan:
     """How a strategy is tried.
 
     Args:
-        rate: buyers a second in the open model.
+        rate: buyers per second in the open model.
         seconds: how long they come.
         faults: what happens meanwhile.
         locust: seconds of locust's users afterwards; 0 for none.

@@ -231,7 +231,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize("login", ["", ":wrong@", "nobody:secret@"])
+@pytest.mark.parametrize("login", ["", ":wrong@", "stranger:secret@"])
 def test_a_wrong_password_is_reported_as_one(login: str, settings: Any) -> None:
     """Not as a server that is down."""
     with private_redis() as server:
@@ -417,8 +417,8 @@ def test_the_holder_in_another_process_is_reported_by_what_it_publishes(
     reported = {client: Heartbeat(json.dumps(facts), 0.1)}
     monkeypatch.setattr(locks["default"], "heartbeats", lambda clients: reported)
     owner = f"{client}:1"
-    told_as = "process 7 on web-3, GET /pay/, at views.py:9 in pay"
-    assert description(locks["default"], owner, ask=True) == told_as
+    described = "process 7 on web-3, GET /pay/, at views.py:9 in pay"
+    assert description(locks["default"], owner, ask=True) == described
     assert description(locks["default"], owner, ask=False) is None
 
 

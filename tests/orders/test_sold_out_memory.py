@@ -23,7 +23,7 @@ CART = [Line("mug", 1)]
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The clock by which memories grow old; it stands until a test turns it."""
+    """The clock by which memories grow old; only a test turns it."""
     now = [1000.0]
     monkeypatch.setattr(memory, "monotonic", lambda: now[0])
     monkeypatch.setattr("orders.selling.checkout.monotonic", lambda: now[0])

@@ -96,7 +96,7 @@ def diagnose_server(client: RedisClient, alias: str, copies: ReplicaAck | None) 
 
 
 def permitted(look: Callable[[], Iterable[Finding]], needed: str) -> list[Finding]:
-    """What `look` found, or that this user may not look."""
+    """Return the findings of `look`, or a message that this user lacks the right."""
     try:
         return list(look())
     except BackendUnavailable:

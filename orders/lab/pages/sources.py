@@ -19,7 +19,7 @@ from orders.lab.strategies import STRATEGIES, Strategy
 
 
 def source(name: str) -> dict[str, Any]:
-    """What the page shows of a strategy."""
+    """Return a strategy's source as the page shows it."""
     strategy = STRATEGIES[name]
     lines = _colored_lines(home_of(strategy))
     return {"name": name, "sound": strategy.sound, **explanation(strategy), "lines": lines}
@@ -39,7 +39,7 @@ def _lines(strategy: type[Strategy]) -> Iterator[tuple[int, str]]:
 
 
 def _docstring(text: str) -> range:
-    """The lines of a class that its docstring takes, counted from 0, with the empty one after it."""
+    """Return the lines of a class's docstring, counted from 0, with the empty one after it."""
     (definition,) = ast.parse(text).body
     assert isinstance(definition, ast.ClassDef)
     doc = definition.body[0]

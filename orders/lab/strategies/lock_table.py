@@ -23,8 +23,8 @@ class LockTable(Strategy):
         the process dies. The rows are made before the sale, in a transaction of their own, and stay.
 
     Cost:
-        Two statements a sale, and every writer must know of the table: a writer that doesn't ask is not kept
-        out. It locks names that have no row; for a product, `row_lock` needs one statement less.
+        Two statements per sale, and every writer must know of the table: a writer that doesn't ask is not
+        kept out. It locks names that have no row; for a product, `row_lock` needs one statement less.
     """
 
     name = "lock_table"

@@ -166,7 +166,7 @@ function newKey() {
 function send(address, body, headers = {}) {
   return fetch(address, {
     method: "POST",
-    credentials: "omit", // the checkout acts for nobody, so no cookie goes along
+    credentials: "omit", // the checkout needs no login, so no cookie goes along
     headers: { "Content-Type": "application/json", ...headers },
     body: JSON.stringify(body),
   });
@@ -216,7 +216,7 @@ function refused(answer, problem, order) {
     : ["unknown", gettext("It isn't known whether the order was placed"), [gettext("Ask again: no second order is placed.")]];
 }
 
-// A JSON pointer is for programs; people are told the product.
+// A JSON pointer is for programs; people get the product's name.
 function inWords({ pointer, detail }, order) {
   const line = order.lines[/^\/lines\/(\d+)/.exec(pointer)?.[1]];
   const row = rows.find((one) => one.dataset.sku === line?.sku);

@@ -335,7 +335,7 @@ def test_tasks_close_circles_too(engine):
 
 
 def test_a_circle_over_two_backends_is_found(settings, redis_database, quick_looks):
-    """One lock in Redis, one in memory: each record stands where the hold is that others wait for."""
+    """One lock in Redis, one in memory: each record is where the contended hold is."""
     settings.LOCKING = {
         "default": {**BACKENDS["redis"].settings, "KEY_PREFIX": "shop:"},
         "other": {**BACKENDS["memory"].settings, "KEY_PREFIX": "shop:"},

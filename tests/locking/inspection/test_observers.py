@@ -184,7 +184,7 @@ def test_what_needs_attention_is_logged_above_info(caplog):
     assert levels == {"contended": "INFO", "lost": "WARNING"}
 
 
-def test_nothing_is_made_for_nobody(monkeypatch):
+def test_without_observers_no_event_is_built(monkeypatch):
     """Without observers, receivers and a log at that level no event is built."""
 
     def refuse(*_args, **_kwargs):

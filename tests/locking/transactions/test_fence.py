@@ -390,7 +390,7 @@ def test_a_fence_timeout_that_can_not_be_meant_is_named(seconds: object, setting
 def test_a_transaction_that_was_given_up_is_run_again(fenced_database: str) -> None:
     """Another transaction changes the row in between: the whole function runs again, under the same token."""
     tokens: list[int] = []
-    sell("nobody")
+    sell("no one")
 
     def interfere() -> None:
         with connections[fenced_database].cursor() as cursor:
@@ -504,7 +504,7 @@ def test_retries_do_not_wait_for_the_lock_again() -> None:
 
 
 def test_retries_are_refused_inside_an_open_transaction() -> None:
-    """As ever, the lock stands outside the transaction."""
+    """As ever, the lock is outside the transaction."""
 
     @distributed_lock(key="'shop'", retries=1)
     def work() -> None:

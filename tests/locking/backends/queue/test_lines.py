@@ -45,7 +45,7 @@ def line_of(*kinds, permits=0):
 
 
 @given(KINDS)
-def test_who_has_the_lock_waits_for_nobody_and_the_others_for_one(kinds):
+def test_a_holder_watches_no_one_and_a_waiter_watches_one(kinds):
     """A reader or writer holds exactly when it has no one to wait for; a waiter watches one, who came
     before.
     """

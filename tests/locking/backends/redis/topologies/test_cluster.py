@@ -374,9 +374,9 @@ def test_a_cluster_without_nodes_is_unavailable(tmp_path, settings):
     settings.LOCKING = {"default": {"LOCATION": ["redis://127.0.0.1:1", "redis://127.0.0.1:2"], "WAIT": 0.2}}
 
     with pytest.raises(BackendUnavailable, match="default"):
-        get_lock("nobody").try_acquire()
+        get_lock("unserved").try_acquire()
     with pytest.raises(BackendUnavailable):
-        get_lock("nobody").acquire()
+        get_lock("unserved").acquire()
 
 
 def test_one_url_of_a_cluster_says_what_to_do(cluster, settings):
