@@ -193,7 +193,7 @@ def test_a_template_is_a_str() -> None:
         ([1], "several values"),
         ((1,), "several values"),
         ({1: 2}, "several values"),
-        (b"x", "a bytes can't name a lock"),
+        (b"x", "bytes values can't name a lock"),
         (len, "keys call nothing"),
         (User(), "an unsaved User has no identity"),
         (User(pk=5), "an unsaved User has no identity"),
