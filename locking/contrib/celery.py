@@ -238,7 +238,7 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
 
 
 class QueueSlot:
-    """What one queued task has of the lock; it outlives the process that took it."""
+    """A queued task's hold of its lock; it outlives the process that took it."""
 
     def __init__(self, name: str, backend: BaseLockBackend, task_id: str, seconds: float) -> None:
         self.name, self.backend, self.task_id, self.seconds = name, backend, task_id, seconds

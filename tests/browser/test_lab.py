@@ -265,7 +265,7 @@ def test_a_race_is_looked_at_moment_by_moment(finished, open_lab):
 
 
 def test_the_sum_behind_the_page_is_a_tooltip(finished, open_lab):
-    """What is unaccounted for is shown to those who point at what the page says, or reach it by keyboard."""
+    """The number on the page shows the unaccounted units to a pointer, and to the keyboard."""
     page = open_lab(f"/lab/?left={finished}")
     tip = page.locator("#left .tip")
     expect(tip.locator(".sum")).to_be_hidden()
@@ -686,7 +686,7 @@ class FakeSessions:
 
 
 def test_undo_is_not_taken_by_the_session_before(open_lab):
-    """What the old session still says while the new one is being made takes none of the steps to repeat."""
+    """Late events of the old session take none of the steps that the new one repeats."""
     page = open_lab()
     sessions = FakeSessions(page)
     page.get_by_role("button", name="1 · Sell the last piece twice.").click()

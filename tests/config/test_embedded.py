@@ -133,7 +133,7 @@ class TestStarting:
         assert not set(pids(one)) & set(pids(other))
 
     def test_a_half_made_cluster_is_made_again(self, checkout):
-        """What an initdb that was killed left behind is thrown away."""
+        """The files of a killed initdb are deleted."""
         home = Home(checkout)
         home.folder(home.path / "postgres.part")
         embedded.start(checkout)

@@ -29,7 +29,7 @@ from tests.support.processes import free_ports
 
 @pytest.mark.parametrize("text", ["", "shop", "0", "65536", "-1", "80 80", "٨٠"])
 def test_a_wrong_port_is_named(text):
-    """What is no port is refused with the text, the range and an example."""
+    """An invalid port is refused with the text, the range and an example."""
     with pytest.raises(ValueError, match="is not a port; give a number from 1 to 65535"):
         serve.port_of(text)
 

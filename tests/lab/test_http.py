@@ -103,7 +103,7 @@ def permitted(codename: str) -> User:
 
 @pytest.mark.parametrize("ident", ["%00", "a%00b", "%ED%A0%80"])
 def test_a_run_of_no_possible_name_is_not_found(client, ident):
-    """What the database could not even look for is 404, on both addresses."""
+    """An id that the database can't look up is 404, on both addresses."""
     assert client.get(f"/lab/runs/{ident}/").status_code == 404
     assert client.post(f"/lab/runs/{ident}/say/", {}).status_code == 404
 

@@ -18,7 +18,7 @@ RESULTS = [
 
 
 def printed(monkeypatch, columns, **options):
-    """What is printed on a terminal that is so wide."""
+    """The table on a terminal of this width."""
     monkeypatch.setenv("COLUMNS", str(columns))
     out = StringIO()
     print_results(

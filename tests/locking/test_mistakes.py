@@ -54,7 +54,7 @@ THREE = [f"redis://{host}" for host in "abc"]
 
 
 class Mistake(NamedTuple):
-    """What is wrong in `LOCKING`, and what is said about it."""
+    """Mistakes in `LOCKING`, and their messages."""
 
     setting: Any
     text: str

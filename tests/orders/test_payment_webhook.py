@@ -130,7 +130,7 @@ def test_a_header_that_proves_nothing_is_refused(order, header, reason):
 
 
 def test_another_secret_or_another_body_is_refused(order):
-    """What was signed must be what is read, with a secret that the shop knows."""
+    """The signed body must be the one that is read, with a secret that the shop knows."""
     body = json.dumps(notice(order.pk)).encode()
     assert kind(send(body, secret="whsec_of_another_shop")) == (400, "signature-refused")
     assert kind(send(body + b" ", signed(body, now()))) == (400, "signature-refused")

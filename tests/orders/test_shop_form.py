@@ -54,7 +54,7 @@ def test_a_new_page_places_a_new_order(client, form):
 
 
 def test_a_refusal_is_repeated_in_the_same_words(client, form):
-    """What was sold out stays so under its key."""
+    """A sold-out answer is repeated under its key."""
     first, second = (send(client, {**form, "quantity-mug": "4"}) for _ in range(2))
     assert first == second
     assert "Not enough" in first[0]

@@ -1,4 +1,4 @@
-"""What is sold out is refused from memory: for how long, and what ends it sooner."""
+"""Sold-out products are refused from memory: for how long, and what ends it sooner."""
 
 from __future__ import annotations
 

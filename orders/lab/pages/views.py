@@ -44,7 +44,7 @@ MOST_WORDS = 2000
 
 
 def requires(permission: str) -> Callable[[_View], _View]:
-    """Require a permission, except under DEBUG. What is started here are processes."""
+    """Require a permission, except under DEBUG. The views start processes."""
 
     def decorate(view: _View) -> _View:
         @wraps(view)

@@ -35,7 +35,7 @@ class Command(BaseCommand):
     def _relay_more(self) -> None:
         """Relay more events; survive a database that restarts or fails over.
 
-        What was claimed meanwhile is delivered after its claim.
+        Events claimed meanwhile are delivered when their claim ends.
         """
         try:
             relayed = relay_all()

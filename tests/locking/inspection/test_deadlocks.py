@@ -167,7 +167,7 @@ def test_a_circle_of_processes_is_found(engine, names):
 
 @pytest.mark.parametrize("engine", [name for name in HAS_LISTS if name not in ENGINES], indirect=True)
 def test_a_circle_of_threads_is_found(engine):
-    """So it is on the other engines whose processes publish what they hold."""
+    """The same on the other engines whose processes publish their holds."""
     (error,) = victims(circle_of_threads(["a", "b"]))
     assert isinstance(error, LockDeadlock)
 
@@ -208,7 +208,7 @@ def nothing():
 
 
 def test_the_waiter_that_closed_the_circle_gives_up(engine, start):
-    """Who began to wait last gets the error, and the one that waited before it its lock."""
+    """The last to wait gets the error, and the one before it gets its lock."""
     with get_lock("b", ttl=60):
         earlier = start(crossing, "a", "b", nothing)
         until(lambda: waits_for("b"))

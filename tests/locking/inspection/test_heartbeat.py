@@ -261,7 +261,7 @@ def broken(self, *_, **__):
 
 
 def test_a_beat_builds_no_backend(settings):
-    """What was counted before a test changed LOCKING goes nowhere: the thread imports and asks nothing."""
+    """Counts from before a test changed LOCKING are dropped: the thread imports and asks nothing."""
     settings.LOCKING = {"default": {"BACKEND": MEMORY}}
     reporter = HeartbeatPublisher()
     with get_lock("a"):

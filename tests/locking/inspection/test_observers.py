@@ -123,7 +123,7 @@ def test_a_decorated_function_tells_its_template(heard):
 
 
 async def test_a_decorated_coroutine_tells_its_template(heard):
-    """So it is for asyncio."""
+    """The same for asyncio."""
 
     @distributed_lock(key="'order:'+<order_id>")
     async def pay(order_id): ...

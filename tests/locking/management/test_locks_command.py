@@ -210,7 +210,7 @@ def test_everything_that_is_known_of_a_lock_is_shown():
 
 
 def test_a_backend_that_cannot_list_still_tells_the_owner(monkeypatch):
-    """What is missing is said."""
+    """The message names what is missing."""
     backend = locks["default"]
 
     def refuse(**_):

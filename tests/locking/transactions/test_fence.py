@@ -73,7 +73,7 @@ def test_the_fence_is_the_first_statement() -> None:
 
 
 def test_the_row_has_token_and_owner_of_the_hold() -> None:
-    """What the fence keeps is committed together with the work."""
+    """The fence's row is committed together with the work."""
     with locked_transaction("shop", fenced=True) as lease:
         assert not elsewhere(Fence.objects.filter(name="shop").exists)
     row = fence_of("shop")
@@ -440,7 +440,7 @@ def test_retries_have_an_end(code: str) -> None:
 
 
 def test_a_retry_that_succeeds_leaves_one_result() -> None:
-    """What the failed runs wrote is undone."""
+    """The writes of failed runs are undone."""
     runs: list[int] = []
     assert failing("40P01", 2, runs)() == "done"
     assert committed() == ["run 3"]

@@ -58,7 +58,7 @@ def test_an_unfenced_lock_leaves_no_key_behind(server):
 
 
 def test_an_unfenced_pair_takes_nine_commands(server):
-    """What the scripts do on the server is most of what a lock costs, so it is counted."""
+    """The scripts' commands are most of a lock's cost: this counts them."""
     with get_lock("warm-up", ttl=5):
         pass
     server.config_resetstat()
