@@ -142,7 +142,8 @@ def _close(servers: Servers, shop: Shop, skus: Sequence[str], folder: Path, *, t
 
     Every unit on hand must be for sale: the first is served, the second refused. A buyer refused as
     busy asks again: the lease of a killed holder may have to end first. So does a buyer with an unknown
-    outcome, if the shop knows keys: a thread that slept through a crash of the database finds its connection dead.
+    outcome, if the shop knows keys: a thread that slept through a crash of the database finds its
+    connection dead.
     """
     path = folder / "closing.jsonl"
     deadline = time.monotonic() + CLOSING_SECONDS
