@@ -29,7 +29,7 @@ class Migration(migrations.Migration):
                 (
                     "kept",
                     models.BooleanField(
-                        help_text="A database checks its tokens.", verbose_name="kept for ever"
+                        help_text="A database checks its tokens.", verbose_name="kept forever"
                     ),
                 ),
             ],

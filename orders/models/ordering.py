@@ -96,7 +96,7 @@ class Order(models.Model):
 class OrderItem(models.Model):
     """So many units of one product at the price of that moment."""
 
-    # An order with units in the ledger is cancelled, never deleted: its units would be committed for ever.
+    # An order with units in the ledger is cancelled, never deleted: its units would be committed forever.
     order = models.ForeignKey(
         Order, on_delete=models.PROTECT, related_name="items", db_index=False, verbose_name=_("order")
     )

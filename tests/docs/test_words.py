@@ -32,17 +32,17 @@ VAGUE = re.compile(
 )
 """Words of a translation, also in names: a plain sentence has a subject, a plain verb, and "per second"."""
 
-CEILING = 13
-"""Lines that still have one of those words, most of them the account `nobody`. It only comes down."""
+LEFT = {"British": (BRITISH, 18), "private": (PRIVATE, 8), "vague": (VAGUE, 13)}
+"""Lines of the repository that still have such words, such as the account `nobody`. They only come down."""
 
 UNWRITTEN = {".csv", ".json", ".lock", ".mo", ".mod", ".png", ".po", ".sum", ".svg"}
-GENERATED = {".git", ".run", "build", "dist", "node_modules", "staticfiles"}
+GENERATED = {"build", "dist", "node_modules", "staticfiles"}
 
 
 def written() -> Iterator[Path]:
     """Yield every file that is written by hand: code, tests, measurements, pages, settings."""
     for folder, below, names in os.walk(ROOT):
-        below[:] = [name for name in below if name not in GENERATED and not name.endswith(("venv", "_cache"))]
+        below[:] = [name for name in below if name not in GENERATED and not name.startswith(".")]
         yield from (
             Path(folder, name) for name in names if Path(name).suffix not in UNWRITTEN and ".min." not in name
         )
@@ -71,7 +71,8 @@ def test_no_page_of_the_library_is_vague(page: Path) -> None:
     assert lines_with(VAGUE, page) == []
 
 
-def test_the_repository_becomes_no_vaguer() -> None:
+@pytest.mark.parametrize(("pattern", "left"), LEFT.values(), ids=LEFT)
+def test_the_repository_has_no_more_of_them(pattern: re.Pattern[str], left: int) -> None:
     """Code, tests, measurements and pages have no more such lines than were left."""
-    found = [f"{name_of(path)}: {line}" for path in written() for line in lines_with(VAGUE, path)]
-    assert len(found) <= CEILING, "\n".join(found)
+    found = [f"{name_of(path)}: {line}" for path in written() for line in lines_with(pattern, path)]
+    assert len(found) <= left, "\n".join(found)

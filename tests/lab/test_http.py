@@ -11,7 +11,7 @@ from locking import BackendUnavailable, get_lock
 from orders.lab.models import LONGEST, LabEvent, LabRun, forget_old_runs
 from orders.lab.pages import supervisor
 from orders.lab.pages.limits import RaceForm, variants
-from orders.lab.pages.sources import coloured, source
+from orders.lab.pages.sources import colored, source
 from orders.lab.pages.texts import strategies
 from orders.lab.strategies import STRATEGIES
 
@@ -217,7 +217,7 @@ def test_a_session_that_goes_on_is_kept_however_many_races_begin():
 
 
 def test_the_source_has_its_lines_without_the_docstring(client):
-    """The lines of the class, escaped and coloured, under their numbers in the file."""
+    """The lines of the class, escaped and colored, under their numbers in the file."""
     reported = client.get("/lab/sources/lost_update/").json()
     text = "\n".join(html for _, html in reported["lines"])
     assert '<i class="keyword">class</i> <i class="definition">LostUpdate</i>' in text
@@ -235,7 +235,7 @@ def test_every_strategy_shows_lines_that_can_be_lit(name):
 
 def test_code_is_escaped():
     """Signs that mean something in HTML are shown as they are."""
-    assert coloured('x = "<b>" # a & b\n') == [
+    assert colored('x = "<b>" # a & b\n') == [
         'x = <i class="string">&quot;&lt;b&gt;&quot;</i> <i class="comment"># a &amp; b</i>'
     ]
 

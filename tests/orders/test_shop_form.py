@@ -63,7 +63,7 @@ def test_a_refusal_is_repeated_in_the_same_words(client, form):
 
 @pytest.mark.parametrize("key", [True, False])
 def test_a_product_that_is_gone_is_named(client, form, key):
-    """The page was open for longer than the product was in the catalogue; with the page's key or without."""
+    """The page was open for longer than the product was in the catalog; with the page's key or without."""
     wanted = {**form, "quantity-pen": "1"}
     (said,) = send(client, wanted if key else {**wanted, "key": ""})
     assert "pen" in said

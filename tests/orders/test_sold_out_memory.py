@@ -68,7 +68,7 @@ def test_without_the_setting_nothing_is_remembered(clock, settings):
 
 
 def test_it_does_not_grow_without_end(clock):
-    """A crowd that asks for ever other products takes no more memory."""
+    """A crowd that asks forever other products takes no more memory."""
     for number in range(2 * memory.MOST):
         memory.remember([Shortage(f"p{number}", 1, 0)], clock[0])
     assert len(memory._left) <= memory.MOST + 1

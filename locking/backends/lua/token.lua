@@ -4,7 +4,7 @@
 -- Lists a grant under a new token: the server's time in microseconds, or one more than the highest known, where that
 -- clock stopped or went back. `member` is the grant's entry in the index. The index's own entry '~' has the last token
 -- of all names, so that a name needs no counter of its own and tokens rise all the same.
---   keep  '1': a database checks the token, keep the counter for ever   '0': only write a counter that exists
+--   keep  '1': a database checks the token, keep the counter forever   '0': only write a counter that exists
 --         '': it is known not to exist
 -- KEEPTTL leaves a counter as it is that Redisson made (without a ttl).
 local function mint(keep, index, member)

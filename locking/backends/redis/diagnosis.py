@@ -203,7 +203,7 @@ def _clock(client: RedisClient) -> Finding:
 
 
 def _counters(client: RedisClient) -> Finding:
-    """Count the fencing counters that stay for ever: one for each name that was ever fenced."""
+    """Count the fencing counters that stay forever: one for each name that was ever fenced."""
     endless, looked_at, cursor = 0, 0, b"0"
     while looked_at < LOOKED_AT and (cursor != b"0" or not looked_at):
         cursor, keys = client.command("SCAN", cursor, "MATCH", COUNTERS, "COUNT", STRETCH)

@@ -1,4 +1,4 @@
-"""The strategies' own lines, coloured on the server, each with its number in the file."""
+"""The strategies' own lines, colored on the server, each with its number in the file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _colored_lines(strategy: type[Strategy]) -> list[tuple[int, str]]:
 def _lines(strategy: type[Strategy]) -> Iterator[tuple[int, str]]:
     lines, first = inspect.getsourcelines(strategy)
     doc = _docstring("".join(lines))
-    for place, line in enumerate(coloured("".join(lines))):
+    for place, line in enumerate(colored("".join(lines))):
         if place not in doc and place < len(lines):
             yield first + place, line
 
@@ -46,7 +46,7 @@ def _docstring(text: str) -> range:
     return range(doc.lineno - 1, (doc.end_lineno or doc.lineno) + 1)
 
 
-def coloured(text: str) -> list[str]:
+def colored(text: str) -> list[str]:
     """Python as HTML, line by line, with a class for keywords, strings, comments, numbers and definitions."""
     rows = [list(line) for line in text.splitlines()]
     marked = [[str(escape(character)) for character in row] for row in rows]

@@ -116,7 +116,7 @@ class Lane:
     def _at_checkpoint(self, name: str, /, **facts: object) -> None:
         self._note_locks(name, facts.get("locks"))
         self.marks.append((name, seen(facts, self.watched), line_in(self._file)))
-        # Not at "locked": a primitive lock has no expiry yet, and a buyer who gave up would hold it for ever.
+        # Not at "locked": a primitive lock has no expiry yet, and a buyer who gave up would hold it forever.
         self._park(may_leave=name != "locked")
 
     def _note_locks(self, name: str, locks: object) -> None:

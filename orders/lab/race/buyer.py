@@ -104,7 +104,7 @@ class Buyer:
         now = time.monotonic()
         lease = {fact: facts.get(fact) for fact in ("token", "ttl")}
         self.trace.append(Mark(name, now, seen(facts, self.round_.sku), line_in(self._file), **lease))  # type: ignore[arg-type]
-        # Not at "locked": a primitive lock has no expiry yet, and a buyer who gave up would hold it for ever.
+        # Not at "locked": a primitive lock has no expiry yet, and a buyer who gave up would hold it forever.
         if name != "locked":
             self._give_up_if_stopped()
         if self.round_.fault and name == STRATEGIES[self.round_.strategy].late_at:

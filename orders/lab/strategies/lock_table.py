@@ -33,7 +33,7 @@ class LockTable(Strategy):
     def sell(self, cart: Cart) -> UUID:
         """See that the rows are there, lock them by name, then read, decide and subtract."""
         names = lock_names(self, cart)
-        find_products(cart.skus)  # a row for a name that is no product's would stay for ever
+        find_products(cart.skus)  # a row for a name that is no product's would stay forever
         NamedLock.objects.bulk_create(map(NamedLock, names), ignore_conflicts=True)
         with self.transaction():
             self.checkpoint("waiting")

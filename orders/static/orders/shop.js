@@ -1,7 +1,7 @@
 "use strict";
 
 // The shop page: it buys through the same address as every other client and shows what was answered.
-// gettext, ngettext and interpolate come from /texts.js, Django's catalogue of this app's translations.
+// gettext, ngettext and interpolate come from /texts.js, Django's catalog of this app's translations.
 
 const form = document.getElementById("order");
 const byId = (id) => document.getElementById(id);

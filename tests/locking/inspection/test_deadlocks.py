@@ -506,7 +506,7 @@ def test_a_semaphore_whose_holders_all_wait_is_found(engine, start):
 
 @KINDS_ON
 def test_a_free_permit_ends_every_circle_of_its_semaphore(engine, start):
-    """Whoever looks between a release and its grant sees a permit out that waits for it, and one free."""
+    """A look between a release and its grant sees a permit out that waits for it, and one free."""
     with get_lock("a", ttl=60):
         start(hold_then_wait, get_semaphore("s", 2, ttl=60), "a", threading.Event())
         until(lambda: any(wait.name == "a" for wait in waiters()))

@@ -227,7 +227,7 @@ VERBS = {
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("use", OTHER_USES)
 def test_a_key_of_another_use_is_an_error_with_a_way_out(server, use, verb):
-    """Neither busy nor an outage, and never granted: the error names the key, its type and the cure."""
+    """Neither busy nor an outage, and never granted: the error names the key, its type and the fix."""
     OTHER_USES[use](server)
     before = server.dump("a")
     with pytest.raises(BackendError, match=rf"the key 'a' holds a {use} of another use.*KEY_PREFIX"):
