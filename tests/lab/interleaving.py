@@ -32,7 +32,7 @@ PATIENCE = 30.0
 BLOCKED = """
 SELECT 1 FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids(%s)) AND backend_type = 'client backend'
 """
-"""Who stands in a buyer's way: another buyer, not an autovacuum that is gone in a moment."""
+"""A buyer's blockers: other buyers, not an autovacuum that is gone in a moment."""
 
 WAITING: set[threading.Thread] = set()
 

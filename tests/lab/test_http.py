@@ -88,7 +88,7 @@ def test_outside_debug_a_permission_is_needed_to_act(client, settings, started, 
 
 
 def test_outside_debug_the_permission_starts_a_race(client, settings, started):
-    """Who may add runs may run one."""
+    """A user who may add runs may run one."""
     settings.DEBUG = False
     client.force_login(permitted("add_labrun"))
     assert client.post("/lab/races/", RACE).status_code == 202

@@ -162,7 +162,7 @@ def test_crossed_carts_do_not_deadlock(strategy):
     "strategy", ["row_lock", "ordered_locks", "conditional_update", "version_cas", "combined", *IN_REDIS]
 )
 def test_rows_are_locked_in_primary_key_order(strategy):
-    """Kept out of the row with the lowest key, a buyer holds none of the others."""
+    """A buyer that waits for the row with the lowest key holds none of the others."""
     first, second = make(10, "zebra", guarded=True), make(10, "ant", guarded=True)
     with buyers() as start, transaction.atomic():
         Product.objects.select_for_update().get(pk=first.pk)
@@ -186,7 +186,7 @@ def test_a_locked_row_does_not_hold_up_what_only_refers_to_it():
 
 
 def test_spin_locks_are_taken_in_one_order():
-    """Kept out of the first SKU's lock, a buyer holds none of the others, whatever its basket's order."""
+    """A buyer that waits for the first SKU's lock holds none of the others, whatever its basket's order."""
     first, second = make(10, "ant", guarded=True).sku, make(10, "zebra", guarded=True).sku
     redis = redis_store.client()
     redis.set(f"lab:spin:{first}", "another")

@@ -407,7 +407,7 @@ def test_the_holder_is_reported_by_its_process_and_line() -> None:
 def test_the_holder_in_another_process_is_reported_by_what_it_publishes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who has waited for a second may ask once more; who didn't wait, or waits in an event loop, doesn't."""
+    """A thread that waited for a second asks once more; one that didn't wait, or a task, doesn't."""
     client = "0199aaaa-0000-8000-a000-000000000000"
     facts = {
         "host": "web-3",

@@ -170,7 +170,7 @@ def test_locks_of_the_living_stay(watching):
 
 
 def owner_of(name):
-    """Who has the lock."""
+    """Return the holder of the lock."""
     holder = locks["default"].holder(name)
     assert holder is not None
     return holder.owner

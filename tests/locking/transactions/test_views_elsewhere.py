@@ -172,7 +172,7 @@ def test_the_conflict_page_is_in_chinese(client: Client, order_taken: None) -> N
 
 
 def test_the_outage_page_is_in_chinese(client: Client, backend_down: str) -> None:
-    """So does the page of an outage."""
+    """The same for the page of an outage."""
     response = client.get("/down/7/", headers=CHINESE)
     assert response.status_code == 503
     page = response.content.decode()

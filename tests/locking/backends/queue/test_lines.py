@@ -311,7 +311,7 @@ def test_a_lost_connection_is_looked_for_several_times_in_a_session():
 
 
 def test_an_aliass_own_way_to_look_for_a_lost_connection_counts():
-    """So does the sleep of a handler, of which kazoo takes no other."""
+    """The same for a handler's sleep; kazoo accepts no other handler."""
     assert min(pauses_of({"connection_retry": {"max_tries": -1, "delay": 5.0}})) > 1.0
     handler = SequentialThreadingHandler()
     handler.sleep_func = lambda seconds: None

@@ -646,7 +646,7 @@ class Explorer:
         return lease.token in self.world.server.minted[LISTED[self.case.kind](lease.key, lease.owner)]
 
     def holders(self) -> set[str]:
-        """Who has the lock on the server."""
+        """The holder of the lock on the server."""
         server = self.world.server
         if self.case.kind == "semaphore":
             if not server.do_exists(b"{a}:timeout"):

@@ -327,7 +327,7 @@ class Crowd:
         raise AssertionError(f"heard {heard}, and no end")
 
     def waiting(self):
-        """Who stands in the queue."""
+        """The waiters in the queue."""
         names = {place.encode(): name for name, place in self.places.items()}
         return [names[place] for place in self.server.lrange(QUEUE, 0, -1)]
 
