@@ -29,7 +29,7 @@ serve: migrate ## run the shop and its relay of events at http://127.0.0.1:8000/
 	@$(RUN) manage.py relay_events --every 2 >/dev/null & relay=$$!; \
 		trap 'kill $$relay 2>/dev/null' EXIT INT TERM; $(RUN) -m config.serve $(PORT)
 
-# Somebody's wish that Python write no bytecode would have every process of the tests compile the project anew.
+# With this variable set, every process of the tests would compile the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
 # The types are checked beside the tests, for they take a core half a minute after a change of many files.
@@ -118,7 +118,7 @@ migrate: $(READY)
 
 venv: $(READY) ## build the virtual environment
 
-# The stamp comes last: an environment cut short while it was made has none, and is made anew.
+# The stamp comes last: an environment whose creation was interrupted has none, and is built again.
 $(READY): requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "holdfast: $(PYTHON) is not Python 3.11 or newer; install one, or name it: make PYTHON=python3.12 ..." >&2; exit 1; }
@@ -131,5 +131,5 @@ $(READY): requirements.lock
 	@touch $@
 
 # Exact versions for Python 3.11 to 3.13. Not run by the other targets: a fresh clone's time stamps say nothing.
-lock: ## resolve the requirements anew into requirements.lock (needs uv)
+lock: ## resolve the requirements into requirements.lock (needs uv)
 	uv pip compile --quiet --universal --upgrade --python-version 3.11 --no-annotate requirements-dev.txt -o requirements.lock

@@ -1,7 +1,7 @@
 """The versions that the wheel is tried on: `make matrix`, or one cell by `nox -s "cell(redis-7)"`.
 
 Each cell installs the built wheel with the versions of one row, and runs `tests/matrix` there: the shipped
-contract over Redis and memory, and what stands on Django, Celery and the database driver. A row whose Python
+contract over Redis and memory, and whatever uses Django, Celery and the database driver. A row whose Python
 isn't on this machine is skipped. What follows `--` is pytest's: `nox -- -k hammer` is a quick look.
 """
 

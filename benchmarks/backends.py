@@ -162,7 +162,7 @@ def _make_tables(running: Running) -> None:
 
 
 def _uncontended(seconds: float) -> float:
-    """Return the microseconds of an acquisition and release that nobody disturbs: the median slice."""
+    """Return the microseconds of an uncontended acquisition and release: the median slice."""
     from locking import get_lock
 
     lock = get_lock("alone", ttl=30)
@@ -180,7 +180,7 @@ def _uncontended(seconds: float) -> float:
 
 
 class Other:
-    """Another process with the same locks, which does as it is told."""
+    """Another process with the same locks, which this one commands."""
 
     def __init__(self, running: Running) -> None:
         self.pipe, theirs = SPAWN.Pipe()

@@ -46,7 +46,7 @@ SHAPES: Final = {"2×2": Shape(2, 0.0), "2×16": Shape(16, 0.0), "2×4, thinking
 
 
 class Job(NamedTuple):
-    """One run, as told to the workers' processes; moments are those of the machine's monotonic clock."""
+    """One run, as sent to the workers' processes; moments are those of the machine's monotonic clock."""
 
     peer: str
     name: str
@@ -177,7 +177,7 @@ def measure(
     """Return one record for each round, shape and peer."""
     pool, records = WorkerPool(server.url, [peer.name for peer in peers]), list[Record]()
     try:
-        for peer in peers:  # what the first use loads is nobody's waiting time
+        for peer in peers:  # no measured wait includes what the first use loads
             _run_once(server, pool, peer, SHAPES["2×2"], 0.2)
         for number in range(rounds):
             for shape_name in shapes:

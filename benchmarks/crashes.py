@@ -34,7 +34,7 @@ GIVEN_UP = 15.0
 
 
 class Taker(threading.Thread):
-    """Takes the lock of one name, notes when, and keeps it until told; with `briefly`, not at all."""
+    """Takes the lock of one name, notes when, and keeps it until `release`; with `briefly`, not at all."""
 
     def __init__(self, section: Section, name: str, *, briefly: bool = False) -> None:
         super().__init__(daemon=True)
@@ -64,7 +64,7 @@ class Taker(threading.Thread):
 
 
 def victim_main(url: str, names: Sequence[str], prefix: str, pipe: Connection) -> None:
-    """Take, or wait for, the lock of every peer, when told to; then live until killed."""
+    """Take, or wait for, the lock of every peer, on command; then live until killed."""
     opened = {name: BY_NAME[name].open(url, LEASE) for name in names}
     pipe.send("ready")
     pipe.recv()

@@ -35,8 +35,8 @@ from benchmarks.server import Server, private_redis
 
 WITH, WITHOUT, BARE = "everything", "no index", "no index, nothing noted"
 LOCKS: Final = 50_000
-TOLD: Final = 500
-"""Locks held by leases of this process, with all that it tells of them: the oldest, so the first pages."""
+DESCRIBED: Final = 500
+"""Locks held by leases of this process, with all details: the oldest, and so on the first pages."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -216,7 +216,7 @@ def _hold(locks: int) -> list[Any]:
     backend = import_module("locking.core.handler").locks["default"]
     new_owner = import_module("locking.utils.ownership").new_owner
     presence = import_module("locking.inspection.heartbeat")
-    leases = [get_lock(f"bench:{number}", ttl=3600.0).acquire() for number in range(min(TOLD, locks))]
+    leases = [get_lock(f"bench:{number}", ttl=3600.0).acquire() for number in range(min(DESCRIBED, locks))]
     for number in range(len(leases), locks):
         backend.try_acquire(f"bench:{number}", new_owner(), 3600.0)
     time.sleep(presence.PUBLISH_AFTER)
@@ -244,7 +244,7 @@ def _show(results: dict[str, Any]) -> None:
     table = Table(f"{page['locks']:,} locks held", "ms", "ms of this process's CPU")
     for name, (*walls, cpu) in page["ms"].items():
         table.add_row(name, _quartiles(walls, 1), f"{cpu:.1f}")
-    table.add_row("index, bytes a lock", f"{page['index_bytes_a_lock']:.0f}")
+    table.add_row("index, bytes per lock", f"{page['index_bytes_a_lock']:.0f}")
     console.print(table)
 
 

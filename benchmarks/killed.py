@@ -36,8 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         django.setup()
         for alias in options.only:
             delays = sorted(_kill_one(alias) for _ in range(options.rounds))
-            told = ", ".join(f"p{percent} {percentile(delays, percent):.0f}" for percent in (50, 95))
-            print(f"{alias}: {told}, slowest {delays[-1]:.0f} ms of {options.rounds} kills", flush=True)
+            delay = ", ".join(f"p{percent} {percentile(delays, percent):.0f}" for percent in (50, 95))
+            print(f"{alias}: {delay}, slowest {delays[-1]:.0f} ms of {options.rounds} kills", flush=True)
 
 
 def _kill_one(alias: str) -> float:

@@ -1,6 +1,6 @@
 """What it costs to be counted and traced: `python -m benchmarks.metrics [--rounds N] [--json FILE]`.
 
-One thread takes and releases an uncontended lock, with nobody listening and with each kind of listener. The
+One thread takes and releases an uncontended lock, without observers and with each kind of observer. The
 time is taken in slices of a few milliseconds, the kinds in turns and in a random order, so that whatever else
 the machine does falls on all of them; the ratio is taken in each round.
 """
@@ -26,7 +26,7 @@ from benchmarks.django_setup import configure_django
 from benchmarks.server import private_redis
 from benchmarks.stats import spread
 
-NOBODY = "nobody listens"
+UNOBSERVED = "no observer"
 PAIRS = 200
 SLICES = 10
 WARM_UP = 3
@@ -51,7 +51,7 @@ def kinds() -> dict[str, Listening]:
     recording = tracing.Spans(sdk.TracerProvider().get_tracer("benchmarks"))
     idle = tracing.Spans(tracing.get_tracer("benchmarks"))
     return {
-        NOBODY: nullcontext,
+        UNOBSERVED: nullcontext,
         "Prometheus": lambda: _observed_by(meter),
         "OpenTelemetry, no SDK": lambda: _observed_by(idle),
         "OpenTelemetry, recording": lambda: _observed_by(recording),
@@ -139,10 +139,10 @@ def _by_kind(rounds: list[dict[str, Cost]]) -> dict[str, list[Cost]]:
 
 
 def table(figures: dict[str, list[Cost]]) -> Iterator[str]:
-    """Yield the lines of the result: a pair beside one that nobody hears of, in the same round."""
-    yield "| observer | time, x without (quartiles) | CPU of the locking thread, x nobody |"
+    """Yield the lines of the result: a pair beside an unobserved one of the same round."""
+    yield "| observer | time, x without (quartiles) | CPU of the locking thread, x without |"
     yield "|---|---:|---:|"
-    base = figures[NOBODY]
+    base = figures[UNOBSERVED]
     for name, costs in figures.items():
         pairs = list(zip(costs, base, strict=True))
         wall = spread([cost.wall / other.wall for cost, other in pairs])

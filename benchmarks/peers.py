@@ -1,6 +1,6 @@
 """Every lock that is measured, behind one adapter of a few lines: hold the lock of a name while `body` runs.
 
-A package is imported only when it is opened, so one that isn't installed is left out, and the reason is told.
+A package is imported only when it is opened, so one that isn't installed is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ _client_id = uuid.uuid4().hex
 
 
 def new_owner() -> bytes:
-    """Return a value that nobody else sets."""
+    """Return a value that no other client sets."""
     return b"%b:%d" % (_client_id.encode(), next(_numbers))
 
 

@@ -40,13 +40,13 @@ def _uncontended(plt: Any, table: Table, folder: Path) -> Path:
         ratios = {
             peer: table.ratio(peer, kind, "wall_us", FLOOR, more_is_better=False) for peer in table.peers()
         }
-        _bars(axis, ratios, f"uncontended, {kind}: pairs a second, × floor")
+        _bars(axis, ratios, f"uncontended, {kind}: pairs per second, × floor")
     return _save(plt, figure, folder / "locks-uncontended.svg")
 
 
 def _contended(plt: Any, table: Table, folder: Path) -> list[Path]:
     return [
-        _across_shapes(plt, table, folder, "sections_per_second", "sections a second, × baton", BATON),
+        _across_shapes(plt, table, folder, "sections_per_second", "sections per second, × baton", BATON),
         _across_shapes(plt, table, folder, "jain", "fairness (Jain; 1 = equal shares)"),
         _across_shapes(plt, table, folder, "longest_wait_ms", "longest wait, ms", log=True),
     ]
@@ -74,15 +74,15 @@ def _bars(axis: Any, spreads: dict[str, Spread | None], title: str, bound: float
         [spread.median - spread.low for spread in known.values()],
         [spread.high - spread.median for spread in known.values()],
     ]
-    colours = [_colour(peer) for peer in known]
-    axis.barh(list(known), values, xerr=whiskers, color=colours, height=0.7, error_kw={"elinewidth": 0.8})
+    colors = [_color(peer) for peer in known]
+    axis.barh(list(known), values, xerr=whiskers, color=colors, height=0.7, error_kw={"elinewidth": 0.8})
     axis.set_title(title, fontsize=9)
     axis.spines[["top", "right"]].set_visible(False)
     if bound is not None:
         axis.axvline(bound, color="black", linewidth=0.8, linestyle="--")
 
 
-def _colour(peer: str) -> str:
+def _color(peer: str) -> str:
     if peer.startswith("holdfast"):
         return OURS
     return BOUND if peer in (FLOOR, BATON, "bare socket", "packed, pool connection") else OTHERS

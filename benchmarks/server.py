@@ -33,7 +33,7 @@ class Work(NamedTuple):
     cpu: float
 
     def since(self, earlier: Work) -> Work:
-        """Return what was done after `earlier`, without the INFO that told `earlier`."""
+        """Return what was done after `earlier`, without the INFO that read `earlier`."""
         return Work(
             self.requests - earlier.requests - 1,
             self.commands - earlier.commands - 1,

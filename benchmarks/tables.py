@@ -96,7 +96,7 @@ def _uncontended(records: Sequence[Record], title: str) -> RichTable:
 
 
 def _ordered(table: Table, case: str, base: str) -> list[str]:
-    """Return the peers, slowest first, so that the best stands next to what follows."""
+    """Return the peers, slowest first, so that the best is next to what follows."""
 
     def speed(peer: str) -> float:
         ratio = table.ratio(peer, case, "wall_us", base, more_is_better=False)
@@ -115,7 +115,7 @@ def _contended(records: Sequence[Record], shape: str) -> RichTable:
         "sections/s",
         "Jain",
         "longest wait ms",
-        "requests a section",
+        "requests per section",
         "Redis CPU µs",
         "overlaps",
         "errors",

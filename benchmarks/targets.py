@@ -81,7 +81,7 @@ def _contended(results: dict[str, Any]) -> Iterator[Target]:
         yield Target(f"contended, {shape}: × baton", 0.95, True, rate and rate.median)
         yield Target(f"contended, {shape}: Jain index", 0.99, True, fair and fair.median)
         yield Target(f"contended, {shape}: longest wait × baton's", 1.5, False, wait and wait.median)
-        yield Target(f"contended, {shape}: requests a section", 3.1, False, requests and requests.median)
+        yield Target(f"contended, {shape}: requests per section", 3.1, False, requests and requests.median)
     rate = table.ratio(JUDGED, THINKING, "sections_per_second", FLOOR)
     yield Target(f"contended, {THINKING}: × floor", 1.12, True, rate and rate.median)
 

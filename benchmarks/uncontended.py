@@ -1,4 +1,4 @@
-"""One thread takes and releases a lock that nobody else wants: what a lock costs when all is well.
+"""One thread takes and releases an uncontended lock: what a lock costs when all is well.
 
 A round has two parts. In the first, each peer's requests are counted over one long block. In the second, the
 time is taken in slices of a few milliseconds, the peers in turns: whatever else the machine does meanwhile

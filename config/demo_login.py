@@ -1,4 +1,4 @@
-"""The demo's login, which everybody knows: it opens nothing outside DEBUG."""
+"""The demo's login, which is public: it opens nothing outside DEBUG."""
 
 from typing import Any, Final
 

@@ -4,7 +4,7 @@ from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit
 
 
 def with_database(url: str, number: int) -> str:
-    """The same server's database `number`.
+    """Return the address of the same server's database `number`.
 
     Args:
         url: `redis://`, `rediss://` or `unix://`, as redis-py reads it.
@@ -20,7 +20,7 @@ def with_database(url: str, number: int) -> str:
 
 
 def as_rate_storage(url: str, cluster: bool = False) -> str:
-    """The address as `limits` reads it, which spells Unix sockets and clusters in its own way.
+    """Return the address as `limits` spells it: Unix sockets and clusters differ.
 
     Args:
         url: an address as redis-py reads it.
@@ -46,7 +46,7 @@ def _as_cluster_storage(url: str) -> str:
 
 
 def as_broker(url: str) -> str:
-    """The address as Celery reads it, which takes no option of redis-py's and trusts any certificate.
+    """Return the address for Celery: without redis-py's options, trusting any certificate.
 
     Server, login, database and TLS are the same; time-outs and the like stay out, Celery has its own.
 

@@ -27,7 +27,7 @@ WORKERS = 2
 
 
 def port_of(text: str) -> int:
-    """The port that `text` names.
+    """Return the port in `text`.
 
     Raises:
         ValueError: it names none; the message is for the reader.
@@ -40,7 +40,7 @@ def port_of(text: str) -> int:
 
 
 def demand_free(port: int) -> None:
-    """Refuse a port that can't be had, before anything is started.
+    """Refuse a port that can't be bound, before anything is started.
 
     Raises:
         ValueError: with the reason and the way out.
@@ -51,13 +51,13 @@ def demand_free(port: int) -> None:
             probe.bind((HOST, port))
         except OSError as error:
             raise ValueError(
-                f"port {port} can't be had ({error.strerror}); end what has it or choose another, "
+                f"port {port} can't be bound ({error.strerror}); end what has it or choose another, "
                 f"as in make serve PORT={port + 1 if 1024 <= port < 65535 else 8080}."
             ) from None
 
 
 def greeting(port: int, *, debug: bool = True) -> str:
-    """What the reader may open, and under DEBUG the demo's login."""
+    """Return the pages to open and, under DEBUG, the demo's login."""
     login = "   (user admin, password admin)" if debug else ""
     return (
         f"Shop    http://{HOST}:{port}/\n"
@@ -68,7 +68,7 @@ def greeting(port: int, *, debug: bool = True) -> str:
 
 
 def server(port: int, workers: int = WORKERS, threads: int = THREADS) -> list[str]:
-    """The command; threads, because a checkout mostly waits for a lock or a commit."""
+    """Return the server's command: threads, because a checkout mostly waits for a lock or a commit."""
     return [sys.executable, "-m", "config.server", str(port), str(workers), str(threads)]
 
 

@@ -121,13 +121,13 @@ def become_worker() -> None:
 
     Its parent's handlers, which it has inherited, would swallow the signal; granian sets its own later.
     The kernel kills it when its parent was killed (Linux): asked to stop it would wait for its last request,
-    and nobody would be there to end that wait.
+    and no parent would be there to end that wait.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != _forked_by:  # killed before the kernel was told: no signal will come
+        if os.getppid() != _forked_by:  # killed before the prctl: no signal will come
             os._exit(1)
 
 

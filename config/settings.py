@@ -12,7 +12,7 @@ ETCD_ENDPOINTS              http://etcd1:2379,…: a lock alias `etcd`, and its 
 REDLOCK_URLS                redis://a,redis://b,redis://c: a lock alias `redlock`, and its strategy
 CHECKOUT_STRATEGY           how `POST /checkout/` sells; see `config.selling`
 WATCHDOG_TTL                seconds for which a killed worker's locks stay locked at most (default 5)
-LOCKING_RUNTIME_DIR         where processes show that they are alive, so that others do; empty: nobody does
+LOCKING_RUNTIME_DIR         where processes show that they are alive; empty: no process does
 METRICS                     true: Prometheus' page at /metrics, for a network that isn't public
 CONN_MAX_AGE                seconds for which each thread keeps its connection to the database; default 0
 PREPARE_THRESHOLD           runs on a connection after which PostgreSQL remembers a statement of the checkout;
@@ -101,7 +101,7 @@ TEMPLATES = [
 
 
 def named_database(variable: str = "DATABASE_URL") -> dict[str, Any]:
-    """What the variable says; the folder of a Unix socket may be written as its host, %2Flike%2Fthis."""
+    """Return its database; the folder of a Unix socket may be written as its host, %2Flike%2Fthis."""
     database: dict[str, Any] = env.db(variable)
     return database | {"HOST": unquote(database.get("HOST") or "")}
 
@@ -121,8 +121,8 @@ PRODUCTS_DATABASE = "replica" if "replica" in DATABASES else "default"
 
 # `make serve` keeps the connections of the server's threads. A pool would let requests wait in the queue for
 # a database that is down and ask it at ever longer intervals; a thread is refused at once, and back at once.
-# A connection that died while its thread slept is found out before a request uses it: after that nobody could
-# say what came of the order.
+# A connection that died while its thread slept is found out before a request uses it: after that it would be
+# unknown what came of the order.
 for database in DATABASES.values():
     database.setdefault("CONN_MAX_AGE", env.int("CONN_MAX_AGE", default=0))
     database.setdefault("CONN_HEALTH_CHECKS", True)
@@ -173,7 +173,7 @@ INVENTORY = selling_strategies(CHECKOUT_STRATEGY, LOCKING, others=DEBUG)
 CURRENCY = env.str("CURRENCY", default="EUR")  # of new products, by ISO 4217
 PAYMENT_WINDOW = env.int("PAYMENT_WINDOW", default=900)  # seconds to pay an order; 0 = without end
 CONNECTIONS_PER_ADDRESS = env.int("CONNECTIONS_PER_ADDRESS", default=256)  # of one worker; 0 = no limit
-CHECKOUT_RATE = env.int("CHECKOUT_RATE", default=0)  # requests a minute by one customer; 0 = no limit
+CHECKOUT_RATE = env.int("CHECKOUT_RATE", default=0)  # requests per minute by one customer; 0 = no limit
 CHECKOUT_RATE_PER_ADDRESS = env.int(
     "CHECKOUT_RATE_PER_ADDRESS", default=10 * CHECKOUT_RATE
 )  # by all customers

@@ -65,9 +65,9 @@ def in_one_piece(application: Application) -> Application:
 class Request(WSGIRequest):
     """Django's, which also comes to be with a Content-Type that can't be read.
 
-    Django raises for an unknown RFC 2231 charset, or one of no text, where nobody would answer: outside of
-    every handler of errors; so it does for too many parameters in the address beside any charset. Here the
-    views refuse it like any other that they do not know.
+    Django raises for an unknown RFC 2231 charset, or one of no text, outside of every handler of errors,
+    so the client would get no answer; so it does for too many parameters in the address beside any
+    charset. Here the views refuse it like any other that they do not know.
     """
 
     def __init__(self, environ: dict[str, Any]) -> None:
@@ -136,6 +136,6 @@ application = reading_chunked(in_one_piece(Handler()))
 detach_receivers()
 
 # What was loaded stays for good. A full collection would walk through it each time: 60 ms in which no thread
-# of the worker serves anybody.
+# of the worker serves a request.
 gc.collect()
 gc.freeze()

@@ -58,7 +58,7 @@ def engines() -> str:
 
 def checkout() -> str:
     """One hot product."""
-    title = "One hot product: orders a second, 32 buyers"
+    title = "One hot product: orders per second, 32 buyers"
     return bars(title, column(NOTEBOOK, "one product /s", 1, ""), ours="combined")
 
 

@@ -260,12 +260,12 @@ def _whole(shapes: list[str], title: str, series: Sequence[Series], y: float) ->
         number = _number(each.name)
         shapes.append(words(LEFT + 225 * (place % 3), y + 20 * (place // 3), MARKS[number], f"s{number}"))
         shapes.append(words(LEFT + 16 + 225 * (place % 3), y + 20 * (place // 3), each.name, "quiet"))
-    told = "; ".join(
+    label = "; ".join(
         f"{each.name}: " + ", ".join(f"{size:g}: {value:,.0f}" for size, value in each.values.items())
         for each in series
     )
     height = y + 20 * math.ceil(len(series) / 3) + 6
-    return svg(2 * LEFT + 2 * WIDE + GAP, round(height), f"{title}. {told}", shapes)
+    return svg(2 * LEFT + 2 * WIDE + GAP, round(height), f"{title}. {label}", shapes)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ def svg(width: int, height: int, label: str, shapes: Iterable[str]) -> str:
     """Return a picture, with a sentence for those who can't see it."""
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     paper = f'<rect class="paper" width="{width}" height="{height}"/>'
-    told = f'role="img" aria-label="{escape(label)}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="drawn" {told} {size}>'
+    accessible = f'role="img" aria-label="{escape(label)}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="drawn" {accessible} {size}>'
     return "\n".join((head, STYLE, paper, *shapes, "</svg>", ""))
 
 
@@ -118,5 +118,5 @@ def bars(title: str, values: Sequence[Bar], *, ours: str, wide: int = 300) -> st
         shapes.append(words(16, y + 15, bar.name))
         shapes.append(f'<rect class="{kind}" x="300" y="{y}" width="{width:.1f}" height="20" rx="2"/>')
         shapes.append(words(300 + width + 8, y + 15, bar.shown, "quiet"))
-    told = "; ".join(f"{bar.name}: {bar.shown}" for bar in values)
-    return svg(700, 50 + 30 * len(values), f"{title}. {told}", shapes)
+    label = "; ".join(f"{bar.name}: {bar.shown}" for bar in values)
+    return svg(700, 50 + 30 * len(values), f"{title}. {label}", shapes)

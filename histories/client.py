@@ -213,7 +213,7 @@ class Client:
             self.do("release", key, lambda: self.release(lease), **facts)
 
     def look(self, lease: Any) -> None:
-        """Raise unless the lease is held; a wrong lock's holder believes in it for ever."""
+        """Raise unless the lease is held; a wrong lock's holder believes in it forever."""
         if self.config.wrong != "lease":
             lease.ensure_held()
 

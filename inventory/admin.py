@@ -46,7 +46,7 @@ class StockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     show_full_result_count = False
 
     def lookup_allowed(self, lookup: str, value: Any, *request: Any) -> bool:
-        """Refuse regular expressions, which can run for ever, and text that no database stores."""
+        """Refuse regular expressions, which can run forever, and text that no database stores."""
         allowed: bool = super().lookup_allowed(lookup, value, *request)
         return allowed and "regex" not in lookup and "\0" not in str(value)
 

@@ -78,7 +78,7 @@ def read_alias(alias: str) -> AliasSettings:
 
 
 def make_strategy(found: AliasSettings) -> Strategy:
-    """Return the strategy of an alias, its options checked: one per process, whoever asks.
+    """Return the strategy of an alias, its options checked: one per process.
 
     A batch is of those who sell by the same strategy, and a `Stock` may be made for each sale.
 

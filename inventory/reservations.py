@@ -173,7 +173,7 @@ def expire_all(using: str = "default", *, limit: int = 100) -> int:
     """End every overdue reservation, `limit` per transaction; return how many.
 
     For a timer: `manage.py stock expire`, or `inventory.tasks`. Sales don't wait for it: each ends those of
-    the items it needs. What others have locked is left to the next run.
+    the items it needs. The next run handles rows that others have locked.
     """
     total = 0
     while ended := expire(using, skip_locked=True, limit=limit):

@@ -36,7 +36,7 @@ def _cursor_class() -> Any:
     from psycopg import Cursor
 
     class Prepared(Cursor[Any]):
-        """Has each statement prepared at once, where the connection prepares any."""
+        """Prepare each statement at once, if the connection prepares any."""
 
         def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
             prepare = self.connection.prepare_threshold is not None or None

@@ -161,7 +161,7 @@ def _backend(alias: str) -> list[Finding]:
 
 
 def _latencies(backend: BaseLockBackend) -> Iterator[Finding]:
-    # Where each name leaves a row for ever, it is always the same.
+    # Where each name leaves a row forever, it is always the same.
     key = backend.key("holdfast:check" if backend.transaction_on else f"holdfast:check:{uuid4()}")
     with suppress(LockNotSupported):  # a lock of a transaction may show no holder
         yield _latency("one request", partial(backend.holder, key))

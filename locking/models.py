@@ -156,8 +156,8 @@ class LockRow(models.Model):
     token = models.BigIntegerField(_("fencing token"))
     expires = models.BigIntegerField(_("end of the lease"), help_text=_("0: released."))
     since = models.BigIntegerField(_("held since"))
-    wanted = models.BigIntegerField(_("somebody waits until"))
-    kept = models.BooleanField(_("kept for ever"), help_text=_("A database checks its tokens."))
+    wanted = models.BigIntegerField(_("waited for until"))
+    kept = models.BooleanField(_("kept forever"), help_text=_("A database checks its tokens."))
 
     class Meta:
         db_table = "locking_row"

@@ -2,7 +2,7 @@
 
 The audit of `inventory` compares balances with the ledger; this compares orders with the ledger, by the cause
 of each sale. It goes through the orders in portions, each in a snapshot of its own, so that it may run while
-the shop sells. What the ledger has archived isn't asked for.
+the shop sells. Archived entries of the ledger aren't read.
 """
 
 from __future__ import annotations

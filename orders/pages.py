@@ -10,7 +10,7 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-# Everything on the pages comes from this server, in files: an injected script has nowhere to stand.
+# Everything on the pages comes from this server, in files: an injected script isn't run.
 CONTENT_SECURITY_POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
 

@@ -55,7 +55,7 @@ class Burst:
 
     @property
     def per_second(self) -> float:
-        """Answers a second."""
+        """Answers per second."""
         return sum(self.counted.values()) / self.seconds
 
 

@@ -51,13 +51,13 @@ class Step(NamedTuple):
 
 
 class Growth:
-    """What is to be measured, and how it is told.
+    """What to measure, and how to report it.
 
     Args:
         servers: with the shop's tables.
         seconds: of each run.
         only: these strategies; None for every sound one.
-        say: is told a line about each run as soon as it is over.
+        say: called with a line about each run as soon as it is over.
         sizes: by axis; those of `SIZES`, or some of them.
     """
 
@@ -117,14 +117,14 @@ class Growth:
                 step.subject, buyers=step.buyers, seconds=self.seconds, products=step.products
             )
             figures |= {"peer": step.peer, "exact": step.subject.exact}
-            yield from self._told(figures, axis, step.sizes)
+            yield from self._reported(figures, axis, step.sizes)
 
     def _batches(self, testbed: Testbed) -> Iterator[dict[str, Any]]:
         from benchmarks.checkout import batches
 
         for size in self._in_time(self.sizes[PER_COMMIT]):
             figures = batches.measure(testbed, size, self.seconds)
-            yield from self._told(figures | {"peer": "combined", "exact": True}, PER_COMMIT, [size])
+            yield from self._reported(figures | {"peer": "combined", "exact": True}, PER_COMMIT, [size])
 
     def _in_time(self, all_of_them: Sequence[Any]) -> Iterator[Any]:
         """Yield them in random order, until the time is over."""
@@ -133,7 +133,7 @@ class Growth:
                 return
             yield each
 
-    def _told(self, figures: dict[str, Any], axis: str, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
+    def _reported(self, figures: dict[str, Any], axis: str, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
         figures |= {"axis": axis, "load": os.getloadavg()[0], "errors": _errors(figures)}
         self.say(line_of(figures, sizes))
         for size in sizes:

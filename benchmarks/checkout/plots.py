@@ -28,7 +28,7 @@ def _speeds(plt: Any, records: list[dict[str, Any]], folder: Path) -> Path:
     for axis, shape in zip(axes[0], shapes, strict=True):
         table = Table([record for record in records if record["shape"] == shape], "case")
         ratios = {peer: table.ratio(peer, HOT, "answers_per_second", FOR_UPDATE) for peer in table.peers()}
-        _bars(axis, ratios, f"one product, {shape}: orders a second, × select_for_update view")
+        _bars(axis, ratios, f"one product, {shape}: orders per second, × select_for_update view")
         for bar, peer in zip(axis.patches, ratios, strict=True):
             bar.set_color(OTHERS if peer in VIEW_NAMES else OURS)
     return _save(plt, figure, folder / "checkout-speed.svg")

@@ -63,7 +63,7 @@ def measure(servers: Servers, say: Callable[[str], None], rounds: int = ROUNDS) 
 
     Args:
         servers: with the shop's tables.
-        say: is told a line about each run as soon as it is over.
+        say: called with a line about each run as soon as it is over.
         rounds: of each.
     """
     with open_testbed(servers, 2, 16) as served, open_testbed(servers, 2, 16, gunicorn) as base:

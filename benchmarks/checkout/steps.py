@@ -144,22 +144,22 @@ def sell_batch(size: int) -> float:
 
 
 @contextmanager
-def told_by_server() -> Iterator[list[str]]:
+def server_messages() -> Iterator[list[str]]:
     """Have PostgreSQL tell how long it takes for each statement of Django's connection within the block."""
     from django.db import connection
 
-    told: list[str] = []
+    messages: list[str] = []
     connection.ensure_connection()
     raw: Any = connection.connection
-    raw.add_notice_handler(lambda notice: told.append(notice.message_primary))
+    raw.add_notice_handler(lambda notice: messages.append(notice.message_primary))
     raw.execute("SET client_min_messages = log")
     raw.execute("SET log_min_duration_statement = 0")
-    yield told
+    yield messages
     raw.execute("RESET log_min_duration_statement")
     raw.execute("RESET client_min_messages")
 
 
-def statements(told: Sequence[str]) -> dict[str, list[float]]:
+def statements(messages: Sequence[str]) -> dict[str, list[float]]:
     """Return milliseconds by what the server did for a statement, as in `execute WITH`.
 
     Example:
@@ -167,7 +167,7 @@ def statements(told: Sequence[str]) -> dict[str, list[float]]:
         {'execute SELECT': [0.25]}
     """
     found: dict[str, list[float]] = defaultdict(list)
-    for message in told:
+    for message in messages:
         if match := re.match(r"duration: ([\d.]+) ms  (parse|bind|execute) \S+:\s+(WITH|SELECT)\b", message):
             found[f"{match[2]} {match[3]}"].append(float(match[1]))
     return dict(found)
@@ -203,13 +203,13 @@ def measure(orders: int) -> tuple[Clock, list[float], list[str]]:
             order(application)
             clock.end_order()
     batches = [sell_batch(BATCH) for _ in range(orders // 5)]
-    with told_by_server() as told:
+    with server_messages() as messages:
         for _ in range(orders // 5):
             sell_batch(BATCH)
-    return clock, batches, told
+    return clock, batches, messages
 
 
-def show(console: Console, clock: Clock, batches: Sequence[float], told: Sequence[str]) -> None:
+def show(console: Console, clock: Clock, batches: Sequence[float], messages: Sequence[str]) -> None:
     """Print the tables."""
     table = Table("step of an order, alone in its batch", "µs", "share")
     times = {step: median(values) for step, values in clock.orders.items()}
@@ -219,7 +219,7 @@ def show(console: Console, clock: Clock, batches: Sequence[float], told: Sequenc
     whole = median(batches)
     console.print(f"a batch of {BATCH}: {whole:.0f} µs of the web, {whole / BATCH:.0f} per order")
     table = Table(f"PostgreSQL, batches of {BATCH}", "calls", "mean ms", "µs per order")
-    for statement, values in statements(told).items():
+    for statement, values in statements(messages).items():
         mean = sum(values) / len(values)
         table.add_row(statement, str(len(values)), f"{mean:.3f}", f"{mean * 1000 / BATCH:.0f}")
     console.print(table)

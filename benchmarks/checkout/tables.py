@@ -111,7 +111,7 @@ def _costs(rounds: dict[str, Any], shape: str) -> RichTable:
 
 def _growth(records: list[dict[str, Any]], axis: str) -> RichTable:
     sizes = SIZES[axis]
-    shown = _table(f"Answers a second by {axis}", "", *map(str, sizes))
+    shown = _table(f"Answers per second by {axis}", "", *map(str, sizes))
     table = Table(records, "case")
     for peer in sorted(table.peers()):
         rates = (table.figure(peer, f"{size} {axis}", "answers_per_second") for size in sizes)

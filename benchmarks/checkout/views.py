@@ -1,4 +1,4 @@
-"""What a checkout is compared with: views as anybody would write them by hand, with the ORM.
+"""What a checkout is compared with: views written by hand, with the ORM.
 
 They take the same request, and those that sell write the same order and item as the shop; but the stock is a
 number in the row of a product, as in most projects, without a ledger. None of them is a part of the shop;

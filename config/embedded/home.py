@@ -30,7 +30,7 @@ Done = subprocess.CompletedProcess[str]
 
 
 class EmbeddedError(Exception):
-    """The embedded servers can't be used; the message is one sentence with the reason and the cure."""
+    """The embedded servers can't be used; the message is one sentence with the reason and the fix."""
 
 
 class Home:

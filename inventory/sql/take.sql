@@ -4,7 +4,7 @@
 --   %(target)s   the state that the units go to     %(location)s  take from this location only, or NULL
 -- Levels are locked in key order; those of an entry that can't be served as things are aren't locked at all.
 -- Every lookup is LATERAL or by ANY: by an index, also where the statement was planned while the tables were empty. A
--- join would have been planned as a scan, and a shop's first rush pays for it: 2.5 ms a sale after 15,000 instead of 0.4.
+-- join would have been planned as a scan, and a shop's first rush pays for it: 2.5 ms per sale after 15,000 instead of 0.4.
 -- Answers with one row: ids of posted entries by cause; causes that were used before; and for each line of an
 -- entry that wasn't posted what there is for it.
 WITH asked AS (

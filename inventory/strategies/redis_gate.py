@@ -25,7 +25,7 @@ REST: Final = 1.0
 class RedisGate(Strategy):
     """Idea:
         When the database refuses an item, all processes remember for a moment how much was left, in a cache
-        that they share. Whoever asks for more meanwhile is refused by the cache alone. A delivery, a return
+        that they share. The cache alone refuses a larger request meanwhile. A delivery, a return
         or a cancellation removes the note after its commit.
 
     Interleaving:

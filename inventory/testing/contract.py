@@ -146,7 +146,7 @@ class StrategyContract:
         self.assert_adds_up_for_one(2)
 
     def assert_adds_up_for_one(self, quantity: int) -> None:
-        """Compare the books after one sale of `quantity` units."""
+        """Compare ledger and balances after one sale of `quantity` units."""
         assert self.orders() == 1
         sold = Movement.objects.using(self.stock.using).filter(entry__cause__startswith=f"{self.sku}:")
         assert sold.aggregate(sum=Sum("quantity"))["sum"] == quantity

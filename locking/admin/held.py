@@ -232,7 +232,7 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
 
     def _ended(self, request: HttpRequest) -> HttpResponse:
         text = gettext(
-            "That hold has ended; nothing was done. If the lock is listed, somebody else has it now."
+            "That hold has ended; nothing was done. If the lock is listed, another holder has it now."
         )
         self.message_user(request, text, messages.WARNING)
         return self._back_to_list()

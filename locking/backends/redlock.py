@@ -266,7 +266,7 @@ class RedlockBackend(TokenReissue, Listing, ForceRelease, Heartbeats):
             remaining=bare(left[self.quorum - 1]) if len(left) >= self.quorum else None,
             token=max(hold.token for hold in holds),
             since=min(hold.since or 0.0 for hold in holds) or None,
-            waiters=None,  # they poll, and stand nowhere
+            waiters=None,  # they poll, without a queue
         )
 
     def count_held(self, *, prefix: str = "") -> int:

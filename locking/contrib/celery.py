@@ -238,7 +238,7 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
 
 
 class QueueSlot:
-    """What one queued task has of the lock; it outlives the process that took it."""
+    """A queued task's hold of its lock; it outlives the process that took it."""
 
     def __init__(self, name: str, backend: BaseLockBackend, task_id: str, seconds: float) -> None:
         self.name, self.backend, self.task_id, self.seconds = name, backend, task_id, seconds
@@ -322,7 +322,7 @@ def _end(step: Callable[[], object]) -> None:
 
 @task_revoked.connect
 def _give_up_revoked(sender: Any, request: Any, **_: Any) -> None:
-    """A task that was revoked or has expired never runs: its place is free."""
+    """Release the place of a task that was revoked or has expired: it never runs."""
     if isinstance(sender, UniqueTask):
         place = sender._place(request.id, request.args, request.kwargs)
         _end(place.give_up)

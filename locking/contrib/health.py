@@ -134,7 +134,7 @@ class Probe(Future[float]):
 
 
 def _answer(title: str, attempt: Probe, deadline: float) -> dict[str, Any]:
-    """What a probe's line says. Only the log has the error's words: they may name hosts."""
+    """Return the line of a probe. Only the log has the error's words: they may name hosts."""
     try:
         took = attempt.result(max(0.0, deadline - now()))
     except FutureTimeoutError as error:

@@ -61,7 +61,7 @@ class Spans(Observer):
             self._end_hold(event)
 
     def _wait_span(self, event: LockEvent) -> Span:
-        """The wait is over when it is reported, so its span is made with a beginning in the past."""
+        """Create the span of a wait that is over: its start is in the past."""
         begun = event.at - (event.waited or 0.0)
         span = self._tracer.start_span(
             f"acquire {self._group(event)}", attributes=attributes(event), start_time=_nanoseconds(begun)

@@ -120,7 +120,7 @@ class Series:
         self.wait, self.hold = meter.wait.labels(*labels), meter.hold.labels(*labels)
         self.held, self.waiters = meter.held.labels(*labels), meter.waiters.labels(*labels)
         ended = {"lost": meter.lost, "force_released": meter.forced, "orphaned": meter.orphaned}
-        self._told = {outcome: counter.labels(*labels) for outcome, counter in ended.items()}
+        self._ended = {outcome: counter.labels(*labels) for outcome, counter in ended.items()}
         self.held.set(0)  # a forked child has its parent's figures
         self.waiters.set(0)
 
@@ -136,10 +136,10 @@ class Series:
                 self._acquisitions.labels(*self._labels, event.outcome).inc()
                 self.wait.observe(event.waited or 0.0)
             case "force_released" | "orphaned":
-                self._told[event.outcome].inc()
+                self._ended[event.outcome].inc()
             case _:
                 if event.outcome == "lost":
-                    self._told["lost"].inc()
+                    self._ended["lost"].inc()
                 self.hold.observe(event.held or 0.0)
                 self._forget(event.owner)
 

@@ -49,7 +49,7 @@ def get_read_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
     but for `fenced`: readers don't overtake each other.
 
     Example:
-        >>> with get_read_lock("catalogue"):
+        >>> with get_read_lock("catalog"):
         ...     render()
     """
     return ReadLock(check_name(name), shared_options("get_read_lock", options, kind="read"))
@@ -62,7 +62,7 @@ def get_write_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
     Arguments and errors: as for `get_lock`.
 
     Example:
-        >>> with get_write_lock("catalogue"):
+        >>> with get_write_lock("catalog"):
         ...     rebuild()
     """
     return WriteLock(check_name(name), shared_options("get_write_lock", options, kind="write"))

@@ -344,7 +344,7 @@ class SingleLease(Lease):
     def __init__(self, terms: LeaseTerms, owner: str, grant: Grant, context: object) -> None:
         self.name, self.key, self.backend, self.ttl = terms.name, terms.key, terms.backend, terms.ttl
         self.terms, self.owner, self.token = terms, owner, grant.token
-        # Weak, so that a lease which its thread left behind goes with the thread, and isn't renewed for ever.
+        # Weak, so that a lease which its thread left behind goes with the thread, and isn't renewed forever.
         self.context = ref(context)
         # In a thread that serves `sync_to_async` the call that took it, for other tasks share the thread.
         call = current_sync_call() if isinstance(context, threading.Thread) else None

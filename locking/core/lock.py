@@ -67,7 +67,7 @@ def get_lock(*names: str, **options: Unpack[LockOptions]) -> Lock:
         ttl: seconds of the lease; None = `WATCHDOG_TTL` (10), kept alive. Default: the alias's `TTL`.
         renew: keep the lease alive beyond a ttl that is given, as without one.
         wait: seconds that `acquire` waits; 0 = don't, None = without end. Default: the alias's `WAIT`.
-        fenced: the database will check the fencing token, so its counter is kept for ever.
+        fenced: the database will check the fencing token, so its counter is kept forever.
         guarded: the work under the lock does no harm even where it overlaps with the next holder's, because
             a condition of the database refuses what is out of date (`UPDATE … WHERE stock >= n`). When the
             process is killed, another one on its host releases the lock at once instead of at the end of its

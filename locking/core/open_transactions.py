@@ -43,7 +43,7 @@ def section_of(connection: BaseDatabaseWrapper) -> Any:
 
 
 def open_blocks(connection: BaseDatabaseWrapper) -> list[Any]:
-    """The atomic blocks that are open, without those that TestCase wraps around each test."""
+    """Return the open atomic blocks, without those that TestCase wraps around each test."""
     blocks: list[Any] = connection.atomic_blocks
     return [block for block in blocks if not block._from_testcase]
 

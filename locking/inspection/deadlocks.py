@@ -11,8 +11,8 @@ What was found is read a second time before a waiter gives up. The owner of a ho
 never used twice, and a wait withdraws what it has published before its lock is granted. So a circle that was
 read twice, with the same owners and ids, existed in between.
 
-Who gives up claims the circle first, by a lease of its own on the engine: a waiter that stalled between its
-look and its verdict finds it claimed, and goes on waiting.
+The waiter that gives up claims the circle first, by a lease of its own on the engine: a waiter that stalled
+between its look and its verdict finds it claimed, and goes on waiting.
 
 Sources: E. G. Coffman et al., "System Deadlocks", Computing Surveys 3(2), 1971 (wait-for graphs, AND and OR
 requests); A. K. Elmagarmid, "A Survey of Distributed Deadlock Detection Algorithms", SIGMOD Record 15(3),

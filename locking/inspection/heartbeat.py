@@ -3,8 +3,9 @@
 The tidying thread publishes at the first lock which process this is, and repeats it every two seconds while
 the process uses locks of that backend. Locks that are held for more than a second are published with details.
 A process that falls silent while its locks go on is gone.
-Waits are published too, half a second after they began, with what their thread or task holds: so others find
-a deadlock (see `locking.inspection.deadlocks`), and the admin names who waits.
+Waits are published too, with what their thread or task holds: so others find a deadlock (see
+`locking.inspection.deadlocks`), and the admin names who waits. A wait that holds a lock itself is published
+half a second after it began, any other with the next heartbeat.
 The same step adds up the process's counters, and now and then has the backend's list swept. It is not the
 watchdog's: a renewal must never wait for any of this.
 """

@@ -349,7 +349,7 @@ def held_locks(
 
 
 def _contended_first(page: Page, backends: Iterable[BaseLockBackend], wanted: Filter) -> Page:
-    """Begin with the holds of the most contended locks, wherever they stand by age; the rest stays as it is.
+    """Put the holds of the most contended locks first; the rest stays in order of age.
 
     Only those locks are asked for, so that a list of many costs no more than without.
     """
@@ -482,7 +482,7 @@ def read(presence: Heartbeat) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-TOLD_BY_BACKEND: Final = [each.name for each in dataclasses.fields(Held)]
+LISTED: Final = [each.name for each in dataclasses.fields(Held)]
 PUBLISHED: Final = ("ttl", "renewals", "host", "pid", "thread", "program", "started", "doing", "site")
 
 
@@ -491,7 +491,7 @@ def _row(
 ) -> HeldLock:
     details = record.get("holds", {}).get(hold.owner, {})
     since = hold.since if _lists_by_age(backend) else details.get("since", hold.since)
-    listed = {name: getattr(hold, name) for name in TOLD_BY_BACKEND}
+    listed = {name: getattr(hold, name) for name in LISTED}
     return HeldLock(
         backend=backend.alias,
         name=hold.key.removeprefix(backend.settings.key_prefix),

@@ -1,4 +1,4 @@
-"""Who waits for whom, as nested lists: anyone who is waited for stands above those who wait for it."""
+"""Who waits for whom, as nested lists: a holder, below it those that wait for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WaitNode:
         waiter: the waiter; None for a holder that waits for nothing.
         holds: what such a holder holds.
         deadlocked: it is part of a circle.
-        again: it stands further up already, for a circle has no end.
+        again: it is further up already, for a circle has no end.
         behind: those who wait for it.
     """
 

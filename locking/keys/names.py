@@ -42,7 +42,7 @@ UNSET: Final = Unset()
 def check_name(name: object) -> str:
     """Return `name` if a lock may have it, else raise LockKeyError.
 
-    Unbalanced braces are refused because Redis Cluster takes what stands between braces as the place of a
+    Unbalanced braces are refused because Redis Cluster takes the text between braces as the place of a
     key: names derived from such a name would land on different servers.
     """
     if not isinstance(name, str):

@@ -160,7 +160,7 @@ class Template:
         better = replace(value, attributes=names) if guess else replace(value, default="none")
         advice = "did you mean" if guess else "name one that it has, or give a default:"
         return LockKeyError(
-            f"{value.write(quoted=self.quoted)}: a {type(owner).__name__} has no {attribute!r}; {advice}"
+            f"{value.write(quoted=self.quoted)}: {type(owner).__name__} has no {attribute!r}; {advice}"
             f" {self._with(value, better)}"
         )
 

@@ -73,7 +73,7 @@ def _unfit(value: object) -> str:
         return f"{value!r} is a float, which doesn't compare exactly; pass an int or a str"
     if isinstance(value, list | tuple | set | frozenset | dict):
         return f"a {kind} has several values; name one, or give a callable key that returns several names"
-    return f"a {kind} can't name a lock; pass a str, int, UUID, Enum, date or a saved model instance"
+    return f"{kind} values can't name a lock; pass a str, int, UUID, Enum, date or a saved model instance"
 
 
 def _converter(what: str, pattern: str, convert: Callable[[str], object]) -> Callable[[object], str]:

@@ -26,7 +26,7 @@ DROP FUNCTION locking_lockevent_is_immutable();
 
 
 def create_trigger(apps, schema_editor):
-    """Elsewhere the model refuses, and the database doesn't: triggers want rights that not everybody has."""
+    """Elsewhere the model refuses, and the database doesn't: triggers need rights that an account may lack."""
     if schema_editor.connection.vendor == "postgresql":
         schema_editor.execute(CREATE, params=None)
 

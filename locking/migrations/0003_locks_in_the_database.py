@@ -25,11 +25,11 @@ class Migration(migrations.Migration):
                     models.BigIntegerField(help_text="0: released.", verbose_name="end of the lease"),
                 ),
                 ("since", models.BigIntegerField(verbose_name="held since")),
-                ("wanted", models.BigIntegerField(verbose_name="somebody waits until")),
+                ("wanted", models.BigIntegerField(verbose_name="waited for until")),
                 (
                     "kept",
                     models.BooleanField(
-                        help_text="A database checks its tokens.", verbose_name="kept for ever"
+                        help_text="A database checks its tokens.", verbose_name="kept forever"
                     ),
                 ),
             ],

@@ -243,7 +243,7 @@ class Options(CheckedOptions):
         return self.backend if self.kind == "lock" else f"{self.backend}/{self.kind}"
 
     def policy(self) -> ConflictPolicy:
-        """What to do on a conflict: the decorator's own word, or else the alias's."""
+        """Return the policy for a conflict: the decorator's, or else the alias's."""
         if not isinstance(self.on_conflict, Unset):
             return self.on_conflict
         policy: ConflictPolicy = locks[self.backend].settings.on_conflict
@@ -567,7 +567,7 @@ def _refuse_unfinished(function: Callable[..., Any], result: Any) -> None:
 
 
 def request_of(args: Args, kwargs: Kwargs) -> HttpRequest | None:
-    """The request of a view's call: its first argument, the one after `self`, or the keyword `request`."""
+    """Return a view's request: its first argument, the one after `self`, or the keyword `request`."""
     for value in (*args[:2], kwargs.get("request")):
         if is_request(value):
             request: HttpRequest = getattr(value, "_request", value)

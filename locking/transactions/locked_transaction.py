@@ -1,7 +1,7 @@
 """Commit before release: lock, BEGIN, fence, body, COMMIT, and only then the release.
 
 A lock released before the transaction under it commits protects nothing: the next holder reads what was
-there before. So the lock stands outside the transaction, never inside; what can't be ordered so is refused.
+there before. So the lock is outside the transaction, never inside; what can't be ordered so is refused.
 """
 
 from __future__ import annotations
@@ -336,7 +336,7 @@ def holding(lock: Lock, *, release: bool = True) -> Iterator[Lease]:
 
 @contextmanager
 def transaction_without_lock(aliases: Sequence[str]) -> Iterator[None]:
-    """A transaction for a call that needs no lock; it never takes a rollback for success either."""
+    """Open a transaction for a call that needs no lock; it never takes a rollback for success either."""
     with ExitStack() as stack:
         for alias in aliases:
             stack.enter_context(atomic(alias))

@@ -14,7 +14,7 @@ def _clock() -> Callable[[], float]:
 
 
 _read = _clock()
-"""The clock itself. Who replaces it turns the clock of all of `locking`, however `now` was imported."""
+"""The clock itself. Replacing it turns the clock of all of `locking`, however `now` was imported."""
 
 
 def now() -> float:

@@ -57,7 +57,7 @@ class _Process:
         self.started, self.started_at = time.time(), now()  # noqa: TID251 shown
 
     def date_of(self, moment: float) -> float:
-        """Return the Unix time of a `clock.now()`, by the clock as it stood when the process began to lock:
+        """Return the Unix time of a `clock.now()`, by the clock at the first lock of the process:
         asked twice, it is the same.
         """
         return round(self.started + moment - self.started_at, 3)

@@ -76,23 +76,23 @@ class OrderAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[typ
         return badge(tones.get(order.state, "ended"), order.get_state_display())
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
-        """Who may change orders may cancel them."""
+        """Let users who may change orders cancel them."""
         return request.user.has_perm("orders.change_order")
 
     def has_pay_permission(self, request: HttpRequest) -> bool:
-        """Who may say that money has come."""
+        """Let users with `pay_order` record a payment."""
         return request.user.has_perm("orders.pay_order")
 
     def has_ship_permission(self, request: HttpRequest) -> bool:
-        """Who may let units leave."""
+        """Let users with `ship_order` ship units."""
         return request.user.has_perm("orders.ship_order")
 
     def has_return_permission(self, request: HttpRequest) -> bool:
-        """Who may take units back."""
+        """Let users with `return_order` take units back."""
         return request.user.has_perm("orders.return_order")
 
     def has_refund_permission(self, request: HttpRequest) -> bool:
-        """Who may send money back."""
+        """Let users with `refund_order` refund money."""
         return request.user.has_perm("orders.refund_order")
 
     def change_view(

@@ -39,7 +39,7 @@ class ReadOnly(BigTable):
     """Looking is all that anyone may do; what may be done more is an action."""
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """It comes about elsewhere."""
+        """Refuse: rows are created elsewhere."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -47,7 +47,7 @@ class ReadOnly(BigTable):
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """The ledger refers to it."""
+        """Refuse: the ledger refers to the row."""
         return False
 
 

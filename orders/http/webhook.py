@@ -35,7 +35,7 @@ _PART = re.compile(r"(?P<name>t|v1)=(?P<value>[0-9a-f]{1,64})\Z")
 
 
 class FromProvider(BaseModel):
-    """What a provider sends has members that the shop does not read; those that it reads have their type."""
+    """A provider's event. Members that the shop reads have a type; others are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -46,7 +46,7 @@ Kind = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00]*$")
 
 
 class AnyNotice(FromProvider):
-    """What every event has, whatever it is about."""
+    """The members of every event, whatever its subject."""
 
     id: Name
     type: Kind
@@ -136,7 +136,7 @@ def verify(header: str, body: bytes, secrets: Sequence[str]) -> None:
         raise Problem(
             SIGNATURE,
             f"The signature is {abs(age):.0f} s {'old' if age > 0 else 'in the future'}, at most "
-            f"{TOLERANCE} s are accepted; sign each attempt anew, and compare the clocks.",
+            f"{TOLERANCE} s are accepted; sign each attempt with its own time, and compare the clocks.",
         )
 
 

@@ -43,7 +43,7 @@ class Order(models.Model):
         blank=True,
         default="",
         db_default="",
-        help_text=_("The authenticated caller whose order it is; empty: anybody's who knows its id."),
+        help_text=_("The authenticated caller whose order it is; empty: any caller's who knows its id."),
     )
     pay_by = models.DateTimeField(
         _("pay by"), null=True, blank=True, help_text=_("Unpaid, it expires then and its units go back.")
@@ -96,7 +96,7 @@ class Order(models.Model):
 class OrderItem(models.Model):
     """So many units of one product at the price of that moment."""
 
-    # An order with units in the ledger is cancelled, never deleted: its units would be committed for ever.
+    # An order with units in the ledger is cancelled, never deleted: its units would be committed forever.
     order = models.ForeignKey(
         Order, on_delete=models.PROTECT, related_name="items", db_index=False, verbose_name=_("order")
     )

@@ -68,7 +68,7 @@ def place(
     """`checkout` that returns the order's receipt, which has the answer to the client as well.
 
     Args:
-        scope: the authenticated caller whose order it is; empty: whoever knows its id.
+        scope: the authenticated caller whose order it is; empty: any caller that knows its id.
         expected_total: what the order must cost; None: what it costs now.
 
     Raises:

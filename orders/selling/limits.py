@@ -1,6 +1,6 @@
 """How many units of a product one customer may have, bought and reserved.
 
-A customer's row is locked by whoever counts, and compared after that: of two that come at once the second
+A count locks the customer's row, and compares after that: of two that come at once the second
 waits for the first and sees what it left. Levels of stock are locked before customers' rows, everywhere.
 """
 

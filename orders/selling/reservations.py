@@ -30,7 +30,7 @@ class Reserved:
     Attributes:
         id: names it. state: `live`, `sold`, `released` or `expired`. lines: what is reserved.
         prices: agreed, by SKU. total, currency: what an order of it costs.
-        customer, scope: who reserved, and which authenticated caller; empty: whoever knows its id.
+        customer, scope: who reserved, and which authenticated caller; empty: any caller that knows its id.
     """
 
     id: UUID

@@ -1,4 +1,4 @@
-"""What is known to be sold out is refused from memory: a crowd that comes too late costs no server anything.
+"""Refuse sold-out products from memory: a crowd that comes too late costs no server anything.
 
 Each process remembers what the database has refused, for `settings.SOLD_OUT_MEMORY` seconds from the moment
 *before* it was asked. So the setting bounds for how long stock that is back can be refused. Every sale is

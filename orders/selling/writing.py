@@ -124,7 +124,7 @@ class Receipt:
 
     Attributes:
         pay_within: seconds after which it expires unpaid; None: never.
-        scope: the authenticated caller whose order it is; empty: whoever knows its id.
+        scope: the authenticated caller whose order it is; empty: any caller that knows its id.
         expected: what it must cost; an empty currency is any. None: whatever it costs now.
         promised: its units were reserved, so they are sold though the product isn't for sale any more.
         body: the answer to the client, once the order is written.

@@ -110,7 +110,7 @@ def test_a_page_is_accessible_before_its_scripts_are_done(open_still, name, late
 
 
 def test_shapes_and_borders_have_enough_contrast(open_still):
-    """What has to be seen stands out by 3:1 from what is behind it, text by 4.5:1."""
+    """Controls stand out by 3:1 from their background, text by 4.5:1."""
     page = open_still("lab")
 
     def look(scheme):

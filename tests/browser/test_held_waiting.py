@@ -101,7 +101,7 @@ def row(page, name):
 
 
 def test_each_row_names_its_waiters(open_admin, contended):
-    """The most contended lock comes first; after its name stand how many wait, who, and for how long."""
+    """The most contended lock comes first; after its name, how many wait, who, and for how long."""
     page = open_admin(LIST)
     expect(page.locator("#result_list thead th").nth(3)).to_have_text("Waiters")
     expect(page.locator("#result_list tbody tr").first).to_contain_text("order:42")
@@ -129,7 +129,7 @@ def test_a_lock_is_released_from_its_row(open_admin, contended):
 
 def test_a_search_without_hits_does_not_say_that_nothing_is_held(open_admin, contended):
     """It says that nothing matches, and links to everything."""
-    page = open_admin(f"{LIST}?q=nobody")
+    page = open_admin(f"{LIST}?q=unknown")
     expect(page.get_by_text("No held lock matches.")).to_be_visible()
     expect(page.get_by_text("Nothing is held.")).to_have_count(0)
     page.get_by_role("link", name="Show all held locks").click()
@@ -283,7 +283,7 @@ def test_columns_that_are_cut_off_fade_until_they_are_scrolled_to(open_admin, co
 
 
 def test_a_waiters_name_and_its_time_are_apart(open_admin, contended):
-    """The time is never broken, and a sign stands between it and the name, which may end in a number."""
+    """The time is never broken, and a sign separates it from the name, which may end in a number."""
     page = open_admin(LIST)
     waited = row(page, "order:42").locator(".held-waited").first
     expect(waited).to_have_css("white-space", "nowrap")

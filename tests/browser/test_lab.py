@@ -151,7 +151,7 @@ def test_the_moments_explain_the_race(open_lab):
 
 
 def test_flags_and_legend_are_beside_the_plot(open_lab):
-    """The texts of the numbered flags stand above the lanes, the legend right below the curve."""
+    """The texts of the numbered flags are above the lanes, the legend right below the curve."""
     page = open_lab("/lab/", viewport={"width": 1280, "height": 900})
     expect(page.locator("#left .chart .number").first).to_be_attached()
     flags, lanes, chart = (
@@ -265,7 +265,7 @@ def test_a_race_is_looked_at_moment_by_moment(finished, open_lab):
 
 
 def test_the_sum_behind_the_page_is_a_tooltip(finished, open_lab):
-    """What is unaccounted for is shown to those who point at what the page says, or reach it by keyboard."""
+    """The number on the page shows the unaccounted units to a pointer, and to the keyboard."""
     page = open_lab(f"/lab/?left={finished}")
     tip = page.locator("#left .tip")
     expect(tip.locator(".sum")).to_be_hidden()
@@ -318,9 +318,7 @@ def test_refused_buyers_are_not_drawn_as_if_they_had_bought(raced, open_lab):
     """A buyer who was refused has neither a decision nor a write in its lane; the evidence is never empty."""
     page = open_lab(f"/lab/?all={raced}")
     right = page.locator("#right")
-    expect(right.locator(".evidence")).to_have_text(
-        "1 buyers were told that they have bought, 1 that it is sold out."
-    )
+    expect(right.locator(".evidence")).to_have_text("1 buyers got an order, 1 found it sold out.")
     lanes = right.locator(".swim g[clip-path] > g")
     assert lanes.nth(0).locator(".piece.gap, .piece.write, .point.write").count() > 0
     assert lanes.nth(1).locator(".piece.gap, .piece.write, .point.write").count() == 0
@@ -588,7 +586,7 @@ def test_nonsense_in_the_form_is_explained(open_lab, complaints):
 
 
 def may_press(page, who):
-    """Wait until a buyer stands at a step."""
+    """Wait until a buyer is at a step."""
     expect(page.locator(f'[data-next="{who}"]')).to_have_attribute("aria-disabled", "false", timeout=SOON)
 
 
@@ -602,7 +600,7 @@ def test_the_last_piece_is_sold_twice(open_lab):
     page = open_lab()
     page.get_by_role("button", name="Step by step").click()
     page.get_by_role("button", name="Begin", exact=True).click()
-    expect(page.locator("#goal")).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
+    expect(page.locator("#goal")).to_have_text("Neither has started. Press A or B.", timeout=SOON)
     page.get_by_role("button", name="A · next").click()
     arrives(page, "A", "has read the stock: 1")
     page.get_by_role("button", name="B · next").click()
@@ -623,7 +621,7 @@ def test_the_last_piece_is_sold_twice(open_lab):
     expect(page.locator("#solved")).to_have_text("1 of 20 puzzles solved")
     page.get_by_role("button", name="Now try row_lock").click()
     expect(page.locator("#step-strategy")).to_have_text("row_lock")
-    expect(page.locator("#goal")).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
+    expect(page.locator("#goal")).to_have_text("Neither has started. Press A or B.", timeout=SOON)
 
 
 def test_a_step_can_be_taken_back(open_lab):
@@ -688,7 +686,7 @@ class FakeSessions:
 
 
 def test_undo_is_not_taken_by_the_session_before(open_lab):
-    """What the old session still says while the new one is being made takes none of the steps to repeat."""
+    """Late events of the old session take none of the steps that the new one repeats."""
     page = open_lab()
     sessions = FakeSessions(page)
     page.get_by_role("button", name="1 · Sell the last piece twice.").click()
@@ -722,7 +720,7 @@ def test_a_buyer_who_waited_too_long_is_answered_in_plain_words(open_lab):
     page.get_by_role("button", name="1 · Sell the last piece twice.").click()
     may_press(page, "A")
     page.keyboard.press("a")
-    arrives(page, "A", "was told: busy, try again")
+    arrives(page, "A", "got the answer: busy, try again")
     expect(page.locator('[data-lane="A"] .now')).to_have_text(
         "waited too long for the other: press again to try again"
     )
@@ -747,7 +745,7 @@ def test_a_sound_strategy_says_for_whom_a_buyer_waits(open_lab):
         )
     assert violations(page) == []
     page.get_by_role("button", name="Begin again", exact=True).click()
-    expect(page.locator("#goal")).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
+    expect(page.locator("#goal")).to_have_text("Neither has started. Press A or B.", timeout=SOON)
 
 
 def closes_the_ring(page, puzzle):
@@ -820,7 +818,7 @@ def test_a_deadlock_is_drawn_as_a_ring_with_its_victim(open_lab, puzzle, lock):
         )
     page.get_by_role("button", name="Now try ordered_locks").click()
     expect(page.locator("#step-strategy")).to_have_text("ordered_locks")
-    expect(verdict).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
+    expect(verdict).to_have_text("Neither has started. Press A or B.", timeout=SOON)
 
 
 def test_the_deadlock_of_distributed_locks_names_its_circle(open_lab):
@@ -856,7 +854,7 @@ def test_the_lab_speaks_chinese(finished, open_lab):
 
 
 def test_the_start_page_shows_the_race_and_leads_to_the_lab(open_page):
-    """The recorded race is the hero, with one button; three cards stand below it."""
+    """The recorded race is the hero, with one button; three cards are below it."""
     page = open_page("/", reduced_motion="reduce", viewport={"width": 1280, "height": 900})
     hero = page.locator("#hero")
     expect(hero.locator(".headline")).to_have_text("✗ 30 people paid for a mug that doesn't exist")
@@ -947,6 +945,6 @@ def test_a_puzzle_has_a_link_of_its_own(open_lab):
     """The number in the address begins that puzzle; one that there isn't begins none."""
     page = open_lab("/lab/?puzzle=3")
     expect(page.locator("#step-strategy")).to_have_text("row_lock")
-    expect(page.locator("#goal")).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
+    expect(page.locator("#goal")).to_have_text("Neither has started. Press A or B.", timeout=SOON)
     page = open_lab("/lab/?puzzle=99")
     expect(page.locator("#stage-of-steps")).to_be_hidden()

@@ -94,7 +94,7 @@ def test_the_page_that_asks_fits_a_phone(open_admin, order, width):
 
 @pytest.mark.parametrize("address", [ORDERS, PRODUCTS])
 def test_all_columns_are_seen_at_1280(open_admin, order, address):
-    """The filters stand below the list, so that no column is cut off."""
+    """The filters are below the list, so that no column is cut off."""
     page = open_admin(address, viewport={"width": 1280, "height": 800})
     assert page.locator(".results").evaluate("one => one.scrollWidth <= one.clientWidth + 1")
 

@@ -55,7 +55,7 @@ def test_a_person_buys(shelf, open_page):
 
 
 def test_a_short_cart_says_which_line(shelf, open_page, complaints):
-    """What is not there is named with the units there are, and nothing of the cart is sold."""
+    """A short item is named with its remaining units, and nothing of the cart is sold."""
     page = open_page("/shop/")
     row(page, "mug").get_by_role("spinbutton").fill("1")
     row(page, "pen").get_by_role("spinbutton").fill("2")

@@ -212,7 +212,7 @@ LOCK_MUTANTS = {
         b"if left == -2 then",
         b"if left ~= -2 then redis.call('DEL', KEYS[1]) left = -2 end\nif left == -2 then",
     ),
-    "mints the same token for ever": (
+    "mints the same token forever": (
         b"return now, now, text",
         b"return 7, now, '7'",
     ),

@@ -133,7 +133,7 @@ class TestStarting:
         assert not set(pids(one)) & set(pids(other))
 
     def test_a_half_made_cluster_is_made_again(self, checkout):
-        """What an initdb that was killed left behind is thrown away."""
+        """The files of a killed initdb are deleted."""
         home = Home(checkout)
         home.folder(home.path / "postgres.part")
         embedded.start(checkout)
@@ -462,7 +462,7 @@ class TestSettings:
         assert not (copy / ".run").exists()
 
     def test_the_folder_of_a_socket_may_stand_as_host(self, make_checkout):
-        """DATABASE_URL may name a Unix socket's folder, percent-encoded, where a host would stand."""
+        """DATABASE_URL may name a Unix socket's folder, percent-encoded, instead of a host."""
         copy = make_checkout("socket") / "project"
         copy.mkdir()
         shutil.copytree(ROOT / "config", copy / "config")

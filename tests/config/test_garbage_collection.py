@@ -1,4 +1,4 @@
-"""What a worker has loaded is left alone by the garbage collector."""
+"""The garbage collector skips what a worker has loaded."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from tests.support.processes import free_ports
 
 @pytest.mark.parametrize("text", ["", "shop", "0", "65536", "-1", "80 80", "٨٠"])
 def test_a_wrong_port_is_named(text):
-    """What is no port is refused with the text, the range and an example."""
+    """An invalid port is refused with the text, the range and an example."""
     with pytest.raises(ValueError, match="is not a port; give a number from 1 to 65535"):
         serve.port_of(text)
 
@@ -41,7 +41,7 @@ def test_a_port_in_use_is_refused_with_the_way_out():
         command = [sys.executable, "-m", "config.serve", str(port)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"holdfast: port {port} can't be had (Address already in use); ")
+    assert done.stderr.startswith(f"holdfast: port {port} can't be bound (Address already in use); ")
     assert "make serve PORT=" in done.stderr
 
 

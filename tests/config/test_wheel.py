@@ -52,7 +52,7 @@ def test_it_holds_locking_alone_with_all_its_files(wheel):
 
 
 def test_its_metadata_stands_alone(wheel):
-    """The page on an index has no link into a checkout; licence, plugin and versions are declared."""
+    """The page on an index has no link into a checkout; license, plugin and versions are declared."""
     with zipfile.ZipFile(wheel) as packed:
         (name,) = [each for each in packed.namelist() if each.endswith(".dist-info/METADATA")]
         metadata = packed.read(name).decode()

@@ -1,4 +1,4 @@
-"""The webhook of the page on held locks, run as it stands there: a real waiter, a real HTTP server."""
+"""The webhook of the page on held locks, run unchanged: a real waiter, a real HTTP server."""
 
 import json
 import re

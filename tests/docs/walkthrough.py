@@ -72,7 +72,7 @@ class Reader:
     Args:
         folder: where the project is made.
         environment: variables of the terminal.
-        replaced: what stands on the pages, and what is meant by it here, such as the address of a server.
+        replaced: texts of the pages, and their value here, such as the address of a server.
         pause: done in place of the command `sleep 1`: wait for what the reader waits for.
     """
 

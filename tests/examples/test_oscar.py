@@ -87,7 +87,7 @@ def race(shop: Shop) -> int:
 
 @pytest.mark.parametrize("files", ["checkout/views.py", "partner/models.py", "order/utils.py"])
 def test_the_example_is_short(files: str) -> None:
-    """What protects the checkout is at most 40 lines a file."""
+    """The code that protects the checkout is at most 40 lines per file."""
     assert len((ROOT / "examples/oscar" / files).read_text().splitlines()) <= 40
 
 

@@ -1,4 +1,4 @@
-"""What clients log becomes operations: what is known of a hold or a section, and nothing else."""
+"""Clients' log lines become operations: all that is known of a hold or a section."""
 
 import json
 from dataclasses import replace

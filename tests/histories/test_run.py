@@ -68,7 +68,7 @@ def test_a_long_run_stays_within_its_time(monkeypatch):
 
 
 def test_a_cell_that_was_not_judged_is_not_called_possible():
-    """What the checker did not decide is said."""
+    """The report names histories that the checker did not decide."""
     figures = {"operations": 9, "availability": 1.0, "next_holder": 0.1}
     line = run.Cell("redis", "calm", 1, 7.0, "", {"lock": "Unknown", "bare": "Ok"}, figures).line()
     assert "Unknown" in line

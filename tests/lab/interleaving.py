@@ -32,7 +32,7 @@ PATIENCE = 30.0
 BLOCKED = """
 SELECT 1 FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids(%s)) AND backend_type = 'client backend'
 """
-"""Who stands in a buyer's way: another buyer, not an autovacuum that is gone in a moment."""
+"""A buyer's blockers: other buyers, not an autovacuum that is gone in a moment."""
 
 WAITING: set[threading.Thread] = set()
 
@@ -145,7 +145,7 @@ class Buyer:
                 raise Killed(name)
 
     def _stops_at(self, name: str) -> bool:
-        """Whether this is its next stop, where it then stands; `runs_on` comes before that or after it."""
+        """Whether this is its next stop, where it then waits; `runs_on` comes before that or after it."""
         with self._moving:
             if not self.stops or self.stops[0] != name:
                 return False
@@ -156,7 +156,7 @@ class Buyer:
             return True
 
     def reaches(self, name: str) -> Buyer:
-        """Wait until the buyer stands at its next stop, which must be `name`."""
+        """Wait until the buyer is at its next stop, which must be `name`."""
         eventually(lambda: self._arrived.is_set() or not self._thread.is_alive(), f"{self.name} at {name}")
         assert self._stopped_at == name, f"{self.name} ended with {self.outcome} before it came to {name}"
         return self
@@ -177,7 +177,7 @@ class Buyer:
         return "stops"
 
     def goes_on(self) -> Buyer:
-        """Let the buyer leave the checkpoint where it stands."""
+        """Let the buyer leave its checkpoint."""
         self._stopped_at = None
         self._arrived.clear()
         self._go.set()
@@ -190,7 +190,7 @@ class Buyer:
             return self.goes_on()
 
     def dies(self) -> Outcome:
-        """End the buyer where it stands, as if its process had been killed there."""
+        """End the buyer at its checkpoint, as if its process had been killed there."""
         self._doomed = True
         return self.ends()
 
@@ -212,7 +212,7 @@ class Buyer:
         return eventually(self._rests, f"{self.name} ends or waits")
 
     def ends_or_waits_or_stops(self) -> str:
-        """Return `ended`, `waits` or `stops` (it stands at one of its stops), whichever is seen first."""
+        """Return `ended`, `waits` or `stops` (it is at one of its stops), whichever is seen first."""
         return eventually(lambda: "stops" if self._arrived.is_set() else self._rests(), f"{self.name} rests")
 
     def _rests(self) -> str:

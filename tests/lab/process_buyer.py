@@ -1,6 +1,6 @@
 """A buyer in a process of its own: `python -m tests.lab.process_buyer STRATEGY SKU QUANTITY STOP`.
 
-It says each checkpoint on standard output, stands at STOP until a line comes in, and says at last how
+It prints each checkpoint to standard output, waits at STOP for a line, and says at last how
 it ended.
 """
 

@@ -11,7 +11,7 @@ from locking import BackendUnavailable, get_lock
 from orders.lab.models import LONGEST, LabEvent, LabRun, forget_old_runs
 from orders.lab.pages import supervisor
 from orders.lab.pages.limits import RaceForm, variants
-from orders.lab.pages.sources import coloured, source
+from orders.lab.pages.sources import colored, source
 from orders.lab.pages.texts import strategies
 from orders.lab.strategies import STRATEGIES
 
@@ -88,7 +88,7 @@ def test_outside_debug_a_permission_is_needed_to_act(client, settings, started, 
 
 
 def test_outside_debug_the_permission_starts_a_race(client, settings, started):
-    """Who may add runs may run one."""
+    """A user who may add runs may run one."""
     settings.DEBUG = False
     client.force_login(permitted("add_labrun"))
     assert client.post("/lab/races/", RACE).status_code == 202
@@ -103,7 +103,7 @@ def permitted(codename: str) -> User:
 
 @pytest.mark.parametrize("ident", ["%00", "a%00b", "%ED%A0%80"])
 def test_a_run_of_no_possible_name_is_not_found(client, ident):
-    """What the database could not even look for is 404, on both addresses."""
+    """An id that the database can't look up is 404, on both addresses."""
     assert client.get(f"/lab/runs/{ident}/").status_code == 404
     assert client.post(f"/lab/runs/{ident}/say/", {}).status_code == 404
 
@@ -184,7 +184,7 @@ def test_events_are_read_from_where_one_was(client):
     assert first["parameters"] == RACE
     rest = client.get(f"/lab/runs/{run.pk}/?after={first['events'][0]['id']}").json()
     assert [event["type"] for event in rest["events"]] == ["ended"]
-    assert client.get("/lab/runs/nobody/").status_code == 404
+    assert client.get("/lab/runs/unknown/").status_code == 404
 
 
 def test_a_visitor_says_only_what_is_understood(client):
@@ -217,7 +217,7 @@ def test_a_session_that_goes_on_is_kept_however_many_races_begin():
 
 
 def test_the_source_has_its_lines_without_the_docstring(client):
-    """The lines of the class, escaped and coloured, under their numbers in the file."""
+    """The lines of the class, escaped and colored, under their numbers in the file."""
     reported = client.get("/lab/sources/lost_update/").json()
     text = "\n".join(html for _, html in reported["lines"])
     assert '<i class="keyword">class</i> <i class="definition">LostUpdate</i>' in text
@@ -235,7 +235,7 @@ def test_every_strategy_shows_lines_that_can_be_lit(name):
 
 def test_code_is_escaped():
     """Signs that mean something in HTML are shown as they are."""
-    assert coloured('x = "<b>" # a & b\n') == [
+    assert colored('x = "<b>" # a & b\n') == [
         'x = <i class="string">&quot;&lt;b&gt;&quot;</i> <i class="comment"># a &amp; b</i>'
     ]
 

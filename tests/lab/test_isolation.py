@@ -44,7 +44,7 @@ def test_a_sale_names_no_table_of_another_app(foreign, strategy):
 
 
 def test_a_race_names_no_table_of_another_app(foreign):
-    """Nor do stocking up, looking, adding up, sweeping and clearing."""
+    """Stocking up, looking, adding up, sweeping and clearing don't, either."""
     with lab_products.race_in_progress() as race:
         product, other = lab_products.stock_up_cart(race, 1, "ordered_locks", 2)
         sell("ordered_locks", {product.sku: 1, other.sku: 1})

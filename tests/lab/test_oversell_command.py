@@ -132,7 +132,7 @@ class Run:
                 " AND state = 'idle in transaction' AND now() - state_change > interval '200 ms'"
             )
             rests = cursor.fetchone()[0] > 0
-        # What is raced for is made in a transaction, too, and a busy machine may let that one stand.
+        # The stock is created in a transaction, too, which may take long on a busy machine.
         return (rests and Product.objects.exists()) or self.units_taken()
 
     def units_taken(self):

@@ -83,8 +83,8 @@ def test_every_sound_strategy_is_exact_over_processes():
 def test_every_broken_strategy_is_shown_broken_over_processes():
     """The same crowd finds the fault of each broken strategy, and the traces tell of it.
 
-    Who reads too early, and who commits first, is up to the machine: where that hides a fault, the crowd
-    comes again.
+    The machine decides which buyer reads too early and which commits first: where that hides a fault, the
+    crowd comes again.
     """
     for result in run(labelled(sound=False), buyers=12, tries=20):
         assert result.shown_broken, result

@@ -59,7 +59,7 @@ def test_due_is_the_smaller_of_stock_and_demand():
 
 
 def test_all_races_every_strategy_broken_ones_first():
-    """`all` has each registered strategy at least once, and the faults come before the cures."""
+    """`all` has each registered strategy at least once, and the faults come before the fixes."""
     variants = choose("all", STRATEGIES, PLAN)
     assert {variant.strategy for variant in variants} == set(STRATEGIES)
     assert [variant.sound for variant in variants] == sorted(variant.sound for variant in variants)

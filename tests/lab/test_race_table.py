@@ -18,7 +18,7 @@ RESULTS = [
 
 
 def printed(monkeypatch, columns, **options):
-    """What is printed on a terminal that is so wide."""
+    """The table on a terminal of this width."""
     monkeypatch.setenv("COLUMNS", str(columns))
     out = StringIO()
     print_results(
@@ -62,8 +62,8 @@ def test_a_message_is_not_read_as_markup(monkeypatch):
     assert "[bold]why[/bold]" in printed(monkeypatch, 200)
 
 
-def test_colour_is_used_only_where_it_is_seen(monkeypatch):
-    """A pipe gets plain text, a forced terminal gets colour, and NO_COLOR takes it away again."""
+def test_color_is_used_only_where_it_is_seen(monkeypatch):
+    """A pipe gets plain text, a forced terminal gets color, and NO_COLOR takes it away again."""
     assert "\x1b[" not in printed(monkeypatch, 100)
     assert "\x1b[" in printed(monkeypatch, 100, force_color=True)
     monkeypatch.setenv("NO_COLOR", "1")

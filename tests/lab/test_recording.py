@@ -48,7 +48,7 @@ def test_what_was_recorded_is_what_the_strategy_does(name):
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_recorded_lines_are_those_of_the_present_code(name):
-    """A buyer stands on a line of its strategy that calls something."""
+    """A buyer's line is one of its strategy that calls something."""
     lines = dict(source(name)["lines"])
     stood_on = {line for lane in recorded(name)["lanes"] for _, _, line in lane["marks"] if line}
     assert stood_on

@@ -112,7 +112,7 @@ def race(**more):
 
 
 @pytest.fixture(autouse=True)
-def nobody_is_left_running():
+def no_run_is_left():
     """Whatever a test did, no process of a run outlives it.
 
     One that is ended while it starts may have forked a child to try a folder, which has the run's command
@@ -369,7 +369,7 @@ def test_the_private_redis_may_end_while_it_is_started_again(monkeypatch):
 
 
 def test_a_session_of_steps_runs_under_a_semaphore_and_sells_the_last_piece_twice():
-    """Both read before either writes; the events tell where each stands, and how it ended."""
+    """Both read before either writes; the events say which line each executes, and how it ended."""
     run = supervisor.start(LabRun.Kind.STEPS, {"strategy": "lost_update"})
     assert get_lock(supervisor.RACE_LOCK).locked() is False
     until(lambda: said(run, "steps"), "the session has begun")

@@ -68,7 +68,7 @@ def found_soon(monkeypatch):
 @pytest.mark.usefixtures("found_soon")
 @pytest.mark.parametrize("strategy", ["unsorted_locks", "unsorted_redis_locks"])
 def test_a_deadlock_is_found(strategy, capsys):
-    """What is broken there is that both wait for each other."""
+    """The fault is that both wait for each other."""
     with publishing():  # a circle of Redis locks is found by what their waiters publish
         assert "end in a deadlock" in searched(strategy, capsys)
 

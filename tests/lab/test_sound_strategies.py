@@ -162,7 +162,7 @@ def test_crossed_carts_do_not_deadlock(strategy):
     "strategy", ["row_lock", "ordered_locks", "conditional_update", "version_cas", "combined", *IN_REDIS]
 )
 def test_rows_are_locked_in_primary_key_order(strategy):
-    """Kept out of the row with the lowest key, a buyer holds none of the others."""
+    """A buyer that waits for the row with the lowest key holds none of the others."""
     first, second = make(10, "zebra", guarded=True), make(10, "ant", guarded=True)
     with buyers() as start, transaction.atomic():
         Product.objects.select_for_update().get(pk=first.pk)
@@ -186,7 +186,7 @@ def test_a_locked_row_does_not_hold_up_what_only_refers_to_it():
 
 
 def test_spin_locks_are_taken_in_one_order():
-    """Kept out of the first SKU's lock, a buyer holds none of the others, whatever its basket's order."""
+    """A buyer that waits for the first SKU's lock holds none of the others, whatever its basket's order."""
     first, second = make(10, "ant", guarded=True).sku, make(10, "zebra", guarded=True).sku
     redis = redis_store.client()
     redis.set(f"lab:spin:{first}", "another")
@@ -355,7 +355,7 @@ def test_version_cas_notices_a_sale_of_another_strategy(strategy):
     assert totals_of(sku).balanced
 
 
-# The spin lock, and what stands behind it.
+# The spin lock, and the checks behind it.
 
 
 def test_an_expired_spin_lock_is_saved_by_the_second_line():
@@ -484,7 +484,7 @@ def test_a_crash_after_the_script_costs_units_until_the_reload(strategy):
     sku = make(3).sku
     with process_buyers() as start:
         start(strategy, sku, 2, stop="recorded").reaches("recorded").is_killed()
-    eventually(lambda: nobody_works_on_stock(), "PostgreSQL rolls the dead buyer back")
+    eventually(lambda: stock_is_idle(), "PostgreSQL rolls the dead buyer back")
     assert totals_of(sku).left == 3
     with pytest.raises(SoldOut):
         sell(strategy, {sku: 3})
@@ -499,7 +499,7 @@ def test_what_a_dead_buyer_left_in_the_ledger_is_settled_by_its_order(stop, sold
     sku = make(3).sku
     with process_buyers() as start:
         start("redis_gate", sku, 2, stop=stop).reaches(stop).is_killed()
-    eventually(nobody_works_on_stock, "PostgreSQL rolls the dead buyer back")
+    eventually(stock_is_idle, "PostgreSQL rolls the dead buyer back")
     gate = get_strategy("redis_gate")
     assert gate.reconcile(older_than=60) == 0, "it may be at work"
     assert [gate.reconcile(older_than=0), gate.reconcile(older_than=0)] == [1, 0]
@@ -509,7 +509,7 @@ def test_what_a_dead_buyer_left_in_the_ledger_is_settled_by_its_order(stop, sold
     assert totals_of(sku).balanced
 
 
-def nobody_works_on_stock() -> bool:
+def stock_is_idle() -> bool:
     """Return whether no other connection has an open transaction here."""
     with connection.cursor() as cursor:
         cursor.execute(

@@ -44,7 +44,7 @@ def until(session, condition):
 
 
 def arrive(session, who, *, at=None):
-    """Lead a buyer on until it stands at a checkpoint (or is done, without one)."""
+    """Lead a buyer on until it is at a checkpoint (or is done, without one)."""
     while True:
         seen = until(session, lambda seen: seen["lanes"][who]["state"] in ("parked", "done"))
         lane = seen["lanes"][who]

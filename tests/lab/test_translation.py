@@ -13,12 +13,12 @@ from orders.lab.race.explain import headings
 from orders.lab.strategies import STRATEGIES
 
 APP = Path(orders.lab.__file__).parent
-CATALOGUES = APP / "locale" / "zh_Hans" / "LC_MESSAGES"
+CATALOGS = APP / "locale" / "zh_Hans" / "LC_MESSAGES"
 
 
 def known(name: str) -> set[str]:
-    """Return the texts of a compiled catalogue; of one with a plural the singular."""
-    with (CATALOGUES / name).open("rb") as file:
+    """Return the texts of a compiled catalog; of one with a plural the singular."""
+    with (CATALOGS / name).open("rb") as file:
         texts = gettext.GNUTranslations(file)._catalog  # type: ignore[attr-defined]
     return {text[0] if isinstance(text, tuple) else text for text in texts}
 
@@ -27,7 +27,7 @@ def known(name: str) -> set[str]:
     ("files", "name"), [("templates/**/*.html", "django.mo"), ("static/**/*.js", "djangojs.mo")]
 )
 def test_every_text_of_the_pages_is_translated(files, name):
-    """No text of the templates or of the scripts is missing from the catalogue that their page loads."""
+    """No text of the templates or of the scripts is missing from the catalog that their page loads."""
     found = re.compile(r"""(?:translate |n?gettext\()(["'])(.+?)\1""")
     texts = {match[2] for path in APP.glob(files) for match in found.finditer(path.read_text())}
     assert len(texts) > 50

@@ -58,7 +58,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--strategy", nargs="+", default=["all"], metavar="NAME", help="names, or all (default)"
     )
     parser.add_argument("--seconds", type=float, default=6.0, help="how long buyers come (default 6)")
-    parser.add_argument("--rate", type=float, default=60.0, help="buyers a second (default 60)")
+    parser.add_argument("--rate", type=float, default=60.0, help="buyers per second (default 60)")
     parser.add_argument(
         "--faults",
         default=DEFAULT_FAULTS,

@@ -45,7 +45,7 @@ class Stock:
     Attributes:
         on_hand: that aren't sold, and reserved, as the level says.
         promised: in live reservations.
-        received: ever. moved: what the ledger says is on hand. sold: in orders that stand.
+        received: ever. moved: what the ledger says is on hand. sold: in valid orders.
     """
 
     sku: str
@@ -126,8 +126,8 @@ def judge(rows: Rows, story: Story, *, closed: bool) -> Verdict:
     verdict = Verdict()
     for stock in rows.stocks:
         _judge_stock(verdict, stock, closed)
-    _judge_told(verdict, rows.orders, story)
-    _judge_untold(verdict, rows.orders, story)
+    _judge_answered(verdict, rows.orders, story)
+    _judge_unanswered(verdict, rows.orders, story)
     return verdict
 
 
@@ -154,7 +154,7 @@ def _judge_stock(verdict: Verdict, stock: Stock, closed: bool) -> None:
         verdict.blame("undersold", left, f"{stock.sku}: {left} left, and buyers refused")
 
 
-def _judge_told(verdict: Verdict, orders: Mapping[str, Basket], story: Story) -> None:
+def _judge_answered(verdict: Verdict, orders: Mapping[str, Basket], story: Story) -> None:
     owners = Counter(order for answered in story.orders.values() for order in answered)
     for key, answered in story.orders.items():
         for order in answered:
@@ -167,12 +167,12 @@ def _judge_told(verdict: Verdict, orders: Mapping[str, Basket], story: Story) ->
             verdict.blame("duplicated", len(answered) - 1, f"{key} was given {len(answered)} orders")
 
 
-def _judge_untold(verdict: Verdict, orders: Mapping[str, Basket], story: Story) -> None:
+def _judge_unanswered(verdict: Verdict, orders: Mapping[str, Basket], story: Story) -> None:
     """Each order that no answer named must be one that a buyer asked for without getting an answer."""
     answered = {order for ids in story.orders.values() for order in ids}
-    untold = Counter(basket for order, basket in orders.items() if order not in answered)
+    unanswered = Counter(basket for order, basket in orders.items() if order not in answered)
     waiting = Counter(frozenset(story.baskets[key].items()) for key in story.unknown)
-    for basket, number in (untold - waiting).items():
+    for basket, number in (unanswered - waiting).items():
         verdict.blame("duplicated", number, f"{number} orders of {sorted(basket)} without a buyer")
 
 

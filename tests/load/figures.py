@@ -42,7 +42,7 @@ def _requests(visits: Sequence[Visit]) -> int:
 
 
 def over_time(visits: Sequence[Visit], seconds: float, step: float = 0.25) -> dict[str, list[float | None]]:
-    """Return lines over time: answers a second by kind when they came, latencies by scheduled arrival.
+    """Return lines over time: answers per second by kind when they came, latencies by scheduled arrival.
 
     Args:
         visits: all of them.

@@ -5,10 +5,10 @@
   const PALETTE = ["sound", "broken", "mid", "bad", "quiet", "ink"];
   const DASHES = [undefined, [6, 4], [2, 3], [10, 3, 2, 3]];
 
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-  const axis = (more) => ({ stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, ...more });
+  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const axis = (more) => ({ stroke: color("quiet"), grid: { stroke: color("line"), width: 1 }, ticks: { show: false }, ...more });
   const number = (u, value) => (value == null ? "–" : value.toFixed(value < 10 ? 1 : 0));
-  const line = (label, name, dash) => ({ label, stroke: colour(name), width: 2, dash, points: { show: false }, value: number });
+  const line = (label, name, dash) => ({ label, stroke: color(name), width: 2, dash, points: { show: false }, value: number });
   const draw = (place, options, data) => {
     const size = { width: place.clientWidth, height: options.height };
     plots.push({ plot: new uPlot({ cursor: { drag: { x: false, y: false } }, ...options, ...size }, data, place), place });
@@ -16,8 +16,8 @@
 
   const faultLines = (faults) => (u) => {
     u.ctx.save();
-    u.ctx.strokeStyle = colour("ink");
-    u.ctx.fillStyle = colour("ink");
+    u.ctx.strokeStyle = color("ink");
+    u.ctx.fillStyle = color("ink");
     u.ctx.lineWidth = devicePixelRatio;
     u.ctx.textAlign = "left";
     u.ctx.font = `${11 * devicePixelRatio}px system-ui`;

@@ -82,7 +82,7 @@ def write(path: Path, results: dict[str, Any]) -> None:
         "scripts": _inlined(_SCRIPTS),
         "verdict": _conclusion(results),
         "mood": "good" if results["exact"] else "bad",
-        "parameters": f"{parameters['rate']:g} buyers a second for {parameters['seconds']:g} s",
+        "parameters": f"{parameters['rate']:g} buyers per second for {parameters['seconds']:g} s",
         "titles": "".join(f'<th class="n">{title}' for title in (*FAULTY, *COLUMNS.values(), "locust")),
         "rows": "\n".join(map(_row, results["runs"])),
         "articles": "\n".join(map(_article, results["runs"])),
@@ -113,7 +113,7 @@ def _article(run: dict[str, Any]) -> str:
     keyed = "asked again with its key" if run["keyed"] else "not asked again: the shop knows no keys"
     plots = "".join(
         f'<div class="plot {kind}" data-name="{name}" role="img" aria-label="{label}, {name}"></div>'
-        for kind, label in (("rate", "Answers a second"), ("wait", "Latency in ms"))
+        for kind, label in (("rate", "Answers per second"), ("wait", "Latency in ms"))
     )
     note = (
         f"{struck}. {run['acknowledged']} orders acknowledged, {run['orders']} in the database,"

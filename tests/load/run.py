@@ -36,7 +36,7 @@ class Plan:
     """How a strategy is tried.
 
     Args:
-        rate: buyers a second in the open model.
+        rate: buyers per second in the open model.
         seconds: how long they come.
         faults: what happens meanwhile.
         locust: seconds of locust's users afterwards; 0 for none.
@@ -140,9 +140,10 @@ def _open_model(
 def _close(servers: Servers, shop: Shop, skus: Sequence[str], folder: Path, *, tries: int) -> journal.Story:
     """Ask for all that is left of each product, then for one unit more; return all buyers' story.
 
-    Every unit on hand must be for sale: the first is served, the second refused. Who finds it busy asks
-    again: the lease of a killed holder may have to end first. So does a buyer with an unknown outcome, if the
-    shop knows keys: a thread that slept through a crash of the database finds its connection dead.
+    Every unit on hand must be for sale: the first is served, the second refused. A buyer refused as
+    busy asks again: the lease of a killed holder may have to end first. So does a buyer with an unknown
+    outcome, if the shop knows keys: a thread that slept through a crash of the database finds its
+    connection dead.
     """
     path = folder / "closing.jsonl"
     deadline = time.monotonic() + CLOSING_SECONDS

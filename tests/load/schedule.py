@@ -17,7 +17,7 @@ class Schedule:
     """Buyers at a constant rate.
 
     Args:
-        rate: arrivals a second.
+        rate: arrivals per second.
         seconds: how long they come.
         skus: what they buy; the first is hot, every other basket has it.
         seed: of the baskets.

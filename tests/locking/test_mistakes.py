@@ -54,7 +54,7 @@ THREE = [f"redis://{host}" for host in "abc"]
 
 
 class Mistake(NamedTuple):
-    """What is wrong in `LOCKING`, and what is said about it."""
+    """Mistakes in `LOCKING`, and their messages."""
 
     setting: Any
     text: str
@@ -231,7 +231,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize("login", ["", ":wrong@", "nobody:secret@"])
+@pytest.mark.parametrize("login", ["", ":wrong@", "stranger:secret@"])
 def test_a_wrong_password_is_reported_as_one(login: str, settings: Any) -> None:
     """Not as a server that is down."""
     with private_redis() as server:
@@ -407,7 +407,7 @@ def test_the_holder_is_reported_by_its_process_and_line() -> None:
 def test_the_holder_in_another_process_is_reported_by_what_it_publishes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who has waited for a second may ask once more; who didn't wait, or waits in an event loop, doesn't."""
+    """A thread that waited for a second asks once more; one that didn't wait, or a task, doesn't."""
     client = "0199aaaa-0000-8000-a000-000000000000"
     facts = {
         "host": "web-3",
@@ -417,8 +417,8 @@ def test_the_holder_in_another_process_is_reported_by_what_it_publishes(
     reported = {client: Heartbeat(json.dumps(facts), 0.1)}
     monkeypatch.setattr(locks["default"], "heartbeats", lambda clients: reported)
     owner = f"{client}:1"
-    told_as = "process 7 on web-3, GET /pay/, at views.py:9 in pay"
-    assert description(locks["default"], owner, ask=True) == told_as
+    described = "process 7 on web-3, GET /pay/, at views.py:9 in pay"
+    assert description(locks["default"], owner, ask=True) == described
     assert description(locks["default"], owner, ask=False) is None
 
 

@@ -84,7 +84,7 @@ MUTANTS = (
            "        self.ensure_held()\n        if not self.terms.shared_name:",
            "        if not self.terms.shared_name:",
            f"{TRANSACTIONS}/test_transactions.py", "lost_before_the_commit"),
-    Mutant("only the owner of a hold can release it, and whoever isn't hears of it", LEASE,
+    Mutant("only the owner of a hold can release it, and others get an error", LEASE,
            "        if not was_held:\n",
            "        if was_held is None:\n",
            f"{CORE}/test_lease.py", "at_its_release"),

@@ -1,4 +1,4 @@
-"""What is public is exported, documented and typed; what is documented is exported."""
+"""Public names are exported, documented and typed; documented names are exported."""
 
 import importlib
 import inspect

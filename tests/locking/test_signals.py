@@ -155,7 +155,7 @@ def test_a_lock_left_to_its_ttl_is_kept(backend: str, events: list[LockEvent]) -
 def test_a_forced_release_is_reported(backend: str, events: list[LockEvent]) -> None:
     """Only a hold that was really broken is reported; a wrong owner breaks nothing."""
     with simulate_contention("order:7") as rival:
-        assert not take_from("order:7", owner="somebody else")
+        assert not take_from("order:7", owner="another")
         assert take_from("order:7", owner=rival)
     assert reported(events) == ["force_released"]
     assert events[0].owner == rival
@@ -210,17 +210,17 @@ def test_a_receiver_without_a_name_that_raises_hurts_no_other_either(
     connect: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A partial has no `__qualname__`, which Django's log of a failure names; those behind it are called."""
-    told_behind: list[str] = []
+    received: list[str] = []
 
     def receiver(to: str, **_: Any) -> None:
         raise RuntimeError("no harm")
 
     connect(signals.lock_acquired, partial(receiver, "ops"))
-    connect(signals.lock_acquired, lambda event, **_: told_behind.append(event.name))
+    connect(signals.lock_acquired, lambda event, **_: received.append(event.name))
     with get_lock("order:7"):
         pass
     assert signals.flush()
-    assert told_behind == ["order:7"]
+    assert received == ["order:7"]
     assert "no harm" in caplog.text
 
 

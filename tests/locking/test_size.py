@@ -1,6 +1,6 @@
 """`locking` stays as small as it is: a table of its rooms, their part, and a ceiling for each part.
 
-A new feature's decision record names what goes for it. A ceiling above its goal is where the part stands
+A new feature's decision record names what goes for it. A ceiling above its goal is the part's present size
 today; it comes down with the part, and never rises.
 """
 

@@ -1,4 +1,4 @@
-"""What stands on Django, Celery and the database driver, on this cell's versions."""
+"""Whatever uses Django, Celery and the database driver, on this cell's versions."""
 
 import asyncio
 import importlib.util

@@ -107,7 +107,7 @@ def serve() -> None:
             print("killed", flush=True)
 
 
-def nobody_works() -> bool:
+def database_is_idle() -> bool:
     """Whether PostgreSQL has noticed every death and rolled it back."""
     from django.db import connection
 

@@ -129,7 +129,7 @@ def test_stock_is_changed_by_the_ledger(admin_client, order, change, cause, refu
 
 
 def test_a_new_product_has_its_first_units(admin_client):
-    """Made with its item and a delivery, in one transaction."""
+    """The product is created with its item and a delivery, in one transaction."""
     sent = {**FORM, "sku": "jar", "change_by": "7"}
     assert admin_client.post(reverse("admin:orders_product_add"), sent).status_code == 302
     assert (Product.objects.get().available, left("jar")) == (7, 7)

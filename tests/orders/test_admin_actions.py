@@ -102,7 +102,7 @@ def test_an_order_is_paid_shipped_in_parts_and_returned(admin_client, order):
 
 
 def test_lost_units_are_written_off(admin_client, order):
-    """Asked how many, and whether they are for sale again or gone."""
+    """The form asks how many, and whether they are for sale again or lost."""
     pay(order.pk)
     asked = choose(admin_client, ORDERS, "cancel_units_of_orders", order.pk)
     fields = {units(order): 1, "fate": "lost", **asked}
@@ -197,7 +197,7 @@ def test_what_has_left_is_not_cancelled(admin_client, order):
 
 @pytest.mark.parametrize("action", ["pay", "ship", "return"])
 def test_each_action_has_its_own_permission(client, django_user_model, order, action):
-    """Who may change orders may do none of the three; with its permission one is offered."""
+    """A user who may change orders may do none of the three; each needs its own permission."""
     user = django_user_model.objects.create_user("clerk", is_staff=True)
     ours = Permission.objects.filter(content_type__app_label="orders")
     user.user_permissions.add(*ours.filter(codename__in=("view_order", "change_order")))

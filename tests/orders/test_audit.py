@@ -123,7 +123,7 @@ def test_what_the_ledger_has_archived_is_not_missed(shop):
 
 
 def test_an_audit_beside_a_sale_sees_one_moment(shop):
-    """A buyer stands before its commit: nothing of it is seen, and then all."""
+    """A buyer stops before its commit: nothing of it is seen, and then all."""
     with buyers() as start:
         buyer = start("A", partial(checkout, [("mug", 1)], "conditional_update"), "recorded").reaches(
             "recorded"

@@ -84,7 +84,7 @@ def test_a_request_without_a_known_key_is_refused(keyed, header):
 
 @pytest.mark.parametrize("method", ["get", "post"])
 def test_an_order_of_another_scope_does_not_exist(keyed, method):
-    """Not to be seen, not to be cancelled; its own caller and one with the right may."""
+    """Others can neither see nor cancel it; its own caller and one with the right can."""
     address = buy("shop-key").headers["Location"]
     body: Any
     path, body = (address, None) if method == "get" else (f"{address}cancel/", {})
@@ -164,7 +164,7 @@ def test_staff_may_buy_for_a_caller_whose_order_it_then_is(keyed):
 
 
 def test_a_reservation_without_a_scope_is_found_by_its_id(keyed):
-    """Made before there were scopes, or by a service: who knows its id has it, and its order is theirs."""
+    """Made before scopes, or by a service: a caller that knows its id has it, and owns its order."""
     basket = reservations.reserve([Line("mug", 1)], timedelta(minutes=1)).id
     assert statuses(on_reservation(str(basket), "shop-key")) == [200, 200, 201, 409]
     assert Order.objects.get().scope == "shop"

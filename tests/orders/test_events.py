@@ -38,7 +38,7 @@ from orders.selling.strategies import names
 from orders.selling.writing import ClientKey
 from tests.factories import OrderFactory, ProductFactory
 from tests.lab.interleaving import buyers, eventually
-from tests.orders.mortal import mortals, nobody_works
+from tests.orders.mortal import database_is_idle, mortals
 from tests.orders.shelf import receive
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -205,7 +205,7 @@ def test_a_process_that_dies_after_the_commit_loses_no_event(heard):
     sku = ProductFactory.create().sku
     with mortals() as warm:
         assert warm.buy("conditional_update", sku, 1, "committed") == "killed"
-    eventually(nobody_works, "PostgreSQL has noticed the death")
+    eventually(database_is_idle, "PostgreSQL has noticed the death")
     relay.relay_all()
     assert [kind for _, kind in heard] == ["placed"]
 

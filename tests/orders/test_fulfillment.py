@@ -262,7 +262,7 @@ def test_a_repetition_is_known_when_its_event_is_forgotten(order):
 
 
 def test_an_order_cannot_be_deleted(order):
-    """Its units would stay committed for ever: it is cancelled instead."""
+    """Its units would stay committed forever: it is cancelled instead."""
     with pytest.raises(ProtectedError):
         order.delete()
 

@@ -176,7 +176,7 @@ def test_a_commit_without_an_answer_is_not_hidden_by_what_fails_after_it(client,
         raise OperationalError("the connection is lost")
 
     def refuse(*_: object) -> None:
-        psycopg.connect(host="/nobody/listens/here")
+        psycopg.connect(host="/no/server/here")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("locking.transactions.commit_probe.TRIES", 1)

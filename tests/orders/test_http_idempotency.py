@@ -146,7 +146,7 @@ def test_a_lost_commit_stays_unknown_while_no_server_can_be_asked(monkeypatch):
 
     def refuse(*args: object) -> None:
         try:
-            psycopg.connect(host="/nobody/listens/here")
+            psycopg.connect(host="/no/server/here")
         except psycopg.OperationalError as error:
             raise OperationalError("can't be reached") from error
 

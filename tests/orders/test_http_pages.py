@@ -14,14 +14,14 @@ from orders.http.problems import PROBLEM_TYPES
 from tests.factories import ProductFactory
 
 APP = Path(orders.__file__).parent
-CATALOGUES = APP / "locale" / "zh_Hans" / "LC_MESSAGES"
+CATALOGS = APP / "locale" / "zh_Hans" / "LC_MESSAGES"
 PAGES = ("/", "/shop/", "/problems/")
 
 pytestmark = pytest.mark.django_db
 
 
-def catalogue(path: Path) -> dict[Any, str]:
-    """Return the texts of a compiled catalogue; a text with a plural has a tuple as its key."""
+def catalog(path: Path) -> dict[Any, str]:
+    """Return the texts of a compiled catalog; a text with a plural has a tuple as its key."""
     with path.open("rb") as file:
         return gettext.GNUTranslations(file)._catalog  # type: ignore[attr-defined,no-any-return]
 
@@ -105,7 +105,7 @@ def test_json_stays_english(client):
 
 
 def test_every_text_of_the_pages_is_translated():
-    """No text of the templates, of the problems or of the script is missing from the Chinese catalogue."""
+    """No text of the templates, of the problems or of the script is missing from the Chinese catalog."""
     sources = [
         *APP.glob("templates/**/*.html"),
         *APP.glob("static/orders/*.js"),
@@ -114,7 +114,7 @@ def test_every_text_of_the_pages_is_translated():
     found = re.compile(r"""(?:translate |n?gettext\()(["'])(.+?)\1""")
     texts = {match[2] for path in sources for match in found.finditer(path.read_text())}
     texts |= {kind.title for kind in PROBLEM_TYPES} | {kind.meaning for kind in PROBLEM_TYPES}
-    known = catalogue(CATALOGUES / "django.mo") | catalogue(CATALOGUES / "djangojs.mo")
+    known = catalog(CATALOGS / "django.mo") | catalog(CATALOGS / "djangojs.mo")
     plain = {str(text[0]) if isinstance(text, tuple) else text for text in known}
     assert len(texts) > 50
     assert texts <= plain
@@ -136,7 +136,7 @@ def test_the_shop_is_in_the_readers_language(client):
 def test_compiled_texts_are_up_to_date(source, tmp_path):
     """The committed .mo is what msgfmt makes of the committed .po, and every text of it is translated."""
     subprocess.run(["msgfmt", "-o", tmp_path / "new.mo", source], check=True)
-    assert catalogue(tmp_path / "new.mo") == catalogue(source.with_suffix(".mo"))
+    assert catalog(tmp_path / "new.mo") == catalog(source.with_suffix(".mo"))
     done = subprocess.run(
         ["msgfmt", "--statistics", "-o", "/dev/null", source], capture_output=True, text=True, check=True
     )

@@ -27,7 +27,7 @@ def database_error(cause: Exception | None) -> OperationalError:
 def unreachable() -> OperationalError:
     """Return what a server that is down leads to."""
     with pytest.raises(psycopg.OperationalError) as reported:
-        psycopg.connect(host="/nobody/listens/here")
+        psycopg.connect(host="/no/server/here")
     return database_error(reported.value)
 
 

@@ -190,7 +190,7 @@ def test_a_late_payment_is_refused_before_a_sweep(order):
 
 
 def test_an_order_without_a_window_never_expires(settings):
-    """PAYMENT_WINDOW 0: it waits for its payment for ever."""
+    """PAYMENT_WINDOW 0: it waits for its payment forever."""
     settings.PAYMENT_WINDOW = 0
     order = checkout([Line(ProductFactory.create().sku, 1)], "conditional_update")
     assert order.pay_by is None

@@ -97,7 +97,7 @@ def test_a_repeated_key_tells_the_same_times(off):
 
 @OFF
 def test_a_reservation_holds_for_its_ttl(off):
-    """It ends when it says, by the database's clock, whoever makes it, sweeps, needs its units or buys it."""
+    """It ends at its time by the database's clock, whichever process makes, sweeps, needs or buys it."""
     before = database_now()
     with wall_clock_off(off):
         made = reserve(CART, TEN_MINUTES)

@@ -130,9 +130,9 @@ def test_a_header_that_proves_nothing_is_refused(order, header, reason):
 
 
 def test_another_secret_or_another_body_is_refused(order):
-    """What was signed must be what is read, with a secret that the shop knows."""
+    """The signed body must be the one that is read, with a secret that the shop knows."""
     body = json.dumps(notice(order.pk)).encode()
-    assert kind(send(body, secret="whsec_of_somebody_else")) == (400, "signature-refused")
+    assert kind(send(body, secret="whsec_of_another_shop")) == (400, "signature-refused")
     assert kind(send(body + b" ", signed(body, now()))) == (400, "signature-refused")
     assert not PaymentEvent.objects.exists()
 
@@ -143,7 +143,7 @@ def test_a_signature_counts_for_five_minutes(order, seconds, status):
     answer = send(notice(order.pk), at=now() + seconds)
     assert answer.status_code == status
     if status == 400:
-        assert "sign each attempt anew" in answer.json()["detail"]
+        assert "sign each attempt with its own time" in answer.json()["detail"]
 
 
 def test_the_time_is_part_of_what_is_signed(order):

@@ -54,7 +54,7 @@ def test_a_new_page_places_a_new_order(client, form):
 
 
 def test_a_refusal_is_repeated_in_the_same_words(client, form):
-    """What was sold out stays so under its key."""
+    """A sold-out answer is repeated under its key."""
     first, second = (send(client, {**form, "quantity-mug": "4"}) for _ in range(2))
     assert first == second
     assert "Not enough" in first[0]
@@ -63,7 +63,7 @@ def test_a_refusal_is_repeated_in_the_same_words(client, form):
 
 @pytest.mark.parametrize("key", [True, False])
 def test_a_product_that_is_gone_is_named(client, form, key):
-    """The page was open for longer than the product was in the catalogue; with the page's key or without."""
+    """The page was open for longer than the product was in the catalog; with the page's key or without."""
     wanted = {**form, "quantity-pen": "1"}
     (said,) = send(client, wanted if key else {**wanted, "key": ""})
     assert "pen" in said

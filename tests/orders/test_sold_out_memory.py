@@ -1,4 +1,4 @@
-"""What is sold out is refused from memory: for how long, and what ends it sooner."""
+"""Sold-out products are refused from memory: for how long, and what ends it sooner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CART = [Line("mug", 1)]
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The clock by which memories grow old; it stands until a test turns it."""
+    """The clock by which memories grow old; only a test turns it."""
     now = [1000.0]
     monkeypatch.setattr(memory, "monotonic", lambda: now[0])
     monkeypatch.setattr("orders.selling.checkout.monotonic", lambda: now[0])
@@ -68,7 +68,7 @@ def test_without_the_setting_nothing_is_remembered(clock, settings):
 
 
 def test_it_does_not_grow_without_end(clock):
-    """A crowd that asks for ever other products takes no more memory."""
+    """A crowd that asks forever other products takes no more memory."""
     for number in range(2 * memory.MOST):
         memory.remember([Shortage(f"p{number}", 1, 0)], clock[0])
     assert len(memory._left) <= memory.MOST + 1

@@ -240,10 +240,8 @@ class Newcomer:
 
             yield self.attempt(what, server, crowd)
         status, text = post(f"{address}/naive/1/", {}, session)
-        cured = "LockTransactionError" in text and "@distributed_lock" in text
-        yield Shown(
-            "naive with get_lock", server, f"{status}, shown the cure: {cured}", status == 500 and cured
-        )
+        fix = "LockTransactionError" in text and "@distributed_lock" in text
+        yield Shown("naive with get_lock", server, f"{status}, shown the fix: {fix}", status == 500 and fix)
 
     def by_celery(self) -> str:
         """A worker of four threads."""

@@ -142,7 +142,7 @@ def test_who_has_to_sell_alone_does():
 
 
 def test_a_leader_that_is_stopped_answers_its_followers():
-    """A signal ends the leader before the commit: followers hear Busy, and none waits for ever."""
+    """A signal ends the leader before the commit: followers hear Busy, and none waits forever."""
     stock.receive("mug", 3, cause="in")
     working, both_wait = threading.Event(), threading.Event()
 

@@ -1,7 +1,7 @@
 """A pytest plugin that prints what tests cost, by folder: `pytest -p tests.support.costs …`.
 
 Processor seconds of the tests and of the processes whose end they have seen, processes started, and seconds
-asked of `time.sleep`. What a server for the whole run has used is in the row of the test that ends it.
+asked of `time.sleep`. The costs of a server for the whole run are in the row of the test that ends it.
 """
 
 from __future__ import annotations

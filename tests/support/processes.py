@@ -59,12 +59,12 @@ def await_standstill(pid: int) -> None:
     """
     threads = Path(f"/proc/{pid}/task")
 
-    def stands() -> bool:
+    def stopped() -> bool:
         return all(
             each.read_text().rpartition(")")[2].split()[0] in "TtZX" for each in threads.glob("*/stat")
         )
 
-    until(stands, f"process {pid} stands still", despite=(FileNotFoundError, ProcessLookupError))
+    until(stopped, f"process {pid} stands still", despite=(FileNotFoundError, ProcessLookupError))
 
 
 def until(

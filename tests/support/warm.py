@@ -57,13 +57,13 @@ class WarmProcess:
                 fd = number if wanted is None else wanted
             theirs.append(fd)
             setattr(self, ("stdin", "stdout", "stderr")[number], ours)
-        self._told, tells = os.pipe()
+        self._messages, tells = os.pipe()
         request = [list(arguments), dict(os.environ if env is None else env), start_new_session]
         server = _server(os.environ.get("HOLDFAST_TEST_DATABASE", ""))
         socket.send_fds(server, [json.dumps(request).encode()], [*theirs, tells])
         for fd in (*opened, tells):
             os.close(fd)
-        self.pid = int(os.read(self._told, 20))
+        self.pid = int(os.read(self._messages, 20))
 
     stdin: Any
     stdout: Any
@@ -72,9 +72,9 @@ class WarmProcess:
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit status, as `subprocess` numbers it."""
         if self.returncode is None:
-            if not select([self._told], [], [], timeout)[0]:
+            if not select([self._messages], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
-            self.returncode = int(os.read(self._told, 20) or -signal.SIGKILL)
+            self.returncode = int(os.read(self._messages, 20) or -signal.SIGKILL)
         return self.returncode
 
     def poll(self) -> int | None:
@@ -121,7 +121,7 @@ class WarmProcess:
                 with suppress(BrokenPipeError):
                     stream.close()
         self.wait()
-        os.close(self._told)
+        os.close(self._messages)
 
 
 @cache

@@ -110,7 +110,7 @@ class Session:
         self._end = finalize(self, discard, connection)
 
     def is_alive(self) -> bool:
-        """Whether the connection still stands; looks at the socket only."""
+        """Whether the connection is still open; looks at the socket only."""
         raw = self.connection.connection
         if raw is None or raw.closed:
             return False
@@ -235,7 +235,7 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
     Options:
         using: alias in DATABASES, on PostgreSQL.
         timeout: seconds after which a request is given up.
-        session_pooling: True where a pooler stands between that pools whole sessions.
+        session_pooling: True behind a pooler that pools whole sessions.
     """
 
     options = {"session_pooling": False}  # noqa: RUF012 - a constant
@@ -277,7 +277,7 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
         ((pid,),) = _asked(connection, PID)
         if pid != connection.connection.info.backend_pid and not self._session_pooling:
             raise LockNotSupported(
-                f"the lock backend {self.alias!r} needs a session of its own, but a connection pooler stands"
+                f"the lock backend {self.alias!r} needs a session of its own, but a connection pooler sits"
                 f" between it and the database {self._using!r}: one that pools transactions would give the"
                 " lock away. Connect directly; or, where it pools whole sessions, say"
                 " OPTIONS={'session_pooling': True}; or take TransactionLockBackend, which any pooler leaves"
@@ -376,7 +376,7 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
         return math.inf if held is not None and held.is_alive() else -math.inf
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
-        """See the base class; live, it looks whether a pooler stands between."""
+        """See the base class; live, detect a pooler as well."""
         try:
             if live:
                 self._pool.fetch("SELECT 1")

@@ -222,7 +222,7 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
         self._pool.run(step)
 
     def processes(self) -> dict[str, Heartbeat]:
-        prefix, rows = self.settings.key_prefix, self._pool.fetch(self.sql["all_told"])
+        prefix, rows = self.settings.key_prefix, self._pool.fetch(self.sql["all_heartbeats"])
         return {
             client.removeprefix(prefix): Heartbeat(text, max(0, silent) / 1e6)
             for client, text, silent in rows

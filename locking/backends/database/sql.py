@@ -96,7 +96,7 @@ TEXTS: Final = {
     "tell": TELL,
     "tell_same": "UPDATE locking_process SET seen = {now} WHERE id = %(id)s",
     "heartbeats": "SELECT id, text, {now} - seen FROM locking_process WHERE id IN (CLIENTS)",
-    "all_told": "SELECT id, text, {now} - seen FROM locking_process",
+    "all_heartbeats": "SELECT id, text, {now} - seen FROM locking_process",
     "forget": "DELETE FROM locking_process WHERE id = %(id)s",
     "tidy": "DELETE FROM locking_process WHERE seen < {now} - %(kept)s",
 }

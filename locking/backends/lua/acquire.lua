@@ -1,4 +1,4 @@
--- Takes the lock if it is free and nobody stands before the asker; otherwise, where an entry is given, waits in the queue.
+-- Takes the lock if it is free and the queue before the caller is empty; otherwise enqueues the entry, if one is given.
 --   KEYS[1] lock   KEYS[2] counter   KEYS[3] queue   KEYS[4] index
 --   ARGV[1] owner  ARGV[2] ttl in ms  ARGV[3] '1' = a database checks the token, see token.lua
 --   ARGV[4] the asker's entry in the queue, '' = don't wait in the queue
@@ -19,7 +19,7 @@ if holder == ARGV[1] then
 end
 if ARGV[4] ~= '' then
     if not redis.call('LPOS', KEYS[3], ARGV[4]) then redis.call('RPUSH', KEYS[3], ARGV[4]) end
-    -- Waiters ask again at least every 30 s; a queue that nobody asks for any more has lost them all.
+    -- Waiters ask again at least every 30 s; an expired queue has lost them all.
     redis.call('PEXPIRE', KEYS[3], 90000)
 end
 if is_external(holder) then

@@ -1,7 +1,7 @@
 -- Takes a permit.
 --   KEYS[1] permits left   KEYS[2] counter   KEYS[3] `{name}:timeout`   KEYS[4] index   KEYS[5] permits in all
 --   ARGV[1] permit  ARGV[2] ttl in ms  ARGV[3] '1' = a database checks the token, see token.lua
---   ARGV[4] permits in all, if nobody has said so yet  ARGV[5] channel
+--   ARGV[4] permits in all, unless already set  ARGV[5] channel
 -- Returns the fencing token, negative where the permit was out before, or {ms until the first permit ends (-1: never), its name, 0, 0}. Repeating it is safe.
 local now, left = clock(), permits_left()
 if left then redis.call('SET', KEYS[5], left + redis.call('ZCARD', KEYS[3]), 'NX') end

@@ -8,6 +8,6 @@ local left = redis.call('PTTL', KEYS[1])
 if ARGV[5] == '0' and left >= tonumber(ARGV[2]) then return 1 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 -- Waiters sleep until the end of the lease that they know. All hear of a shorter one, for the first may leave before it.
-local told = left > tonumber(ARGV[2]) and redis.call('LRANGE', KEYS[3], 0, -1) or {}
-for _, waiter in ipairs(told) do announce(ARGV[3] .. ':' .. waiter, '0') end
+local waiters = left > tonumber(ARGV[2]) and redis.call('LRANGE', KEYS[3], 0, -1) or {}
+for _, waiter in ipairs(waiters) do announce(ARGV[3] .. ':' .. waiter, '0') end
 return 1

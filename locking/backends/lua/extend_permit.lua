@@ -8,6 +8,6 @@ local ends = tonumber(redis.call('ZSCORE', KEYS[3], stored(ARGV[1])) or 0)
 if ends <= now then return 0 end
 if ARGV[5] == '0' and ends >= now + ARGV[2] then return 1 end
 redis.call('ZADD', KEYS[3], now + ARGV[2], stored(ARGV[1]))
--- Waiters sleep until the first permit ends, as they were told, so an earlier end must be told.
+-- Waiters sleep until the end of the first permit as they know it, so an earlier end must be announced.
 if now + ARGV[2] < ends then announce(ARGV[3], redis.call('GET', KEYS[1]) or '0') end
 return 1

@@ -10,7 +10,7 @@ local left, ttl = redis.call('PTTL', KEYS[1]), tonumber(ARGV[2])
 if left < ttl then
     redis.call('PEXPIRE', KEYS[1], ttl)
 elseif left > ttl then
-    -- This may have been the longest hold. Writers sleep as long as the lock was said to last, so they are told.
+    -- This may have been the longest hold. Writers sleep until the end that they know, so they are notified.
     local longest = longest_left(KEYS[1], ARGV[4])
     if longest < left then
         redis.call('PEXPIRE', KEYS[1], math.max(longest, 1))

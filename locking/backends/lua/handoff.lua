@@ -16,13 +16,13 @@ local function wake_queue()
     end
 end
 
--- Gives the free lock to the first waiter that still listens to its own channel, on this server. Nobody there means
+-- Gives the free lock to the first waiter that still listens to its own channel, on this server. No subscriber means
 -- that its process is gone, so that a dead waiter costs nothing.
 -- The listeners are counted before anything is said: PUBLISH also reaches replicas and the other nodes of a cluster,
 -- and a waiter who listens on a master of yesterday would take the message for a lock that it wasn't given. It is
--- only told to ask again, and finds the right server by that.
+-- only asked to try again, and finds the right server by that.
 --   left  ms that were left of the lease before (-1: no end), nil when it had run out. The others sleep until then, so they
---         hear about a lease that ends earlier: its holder may be killed, and then nobody else wakes them.
+--         hear about a lease that ends earlier: its holder may be killed, and then nothing else wakes them.
 local function hand_off(left)
     while true do
         local entry = redis.call('LPOP', KEYS[3])
@@ -45,7 +45,7 @@ local function process_of(entry)
     return string.match(entry, '^[^:]+')
 end
 
--- Whether no other waiter of its process stands before this one in the queue.
+-- Whether no other waiter of its process is before this one in the queue.
 local function is_first_of_process(entry)
     local process = process_of(entry)
     for _, other in ipairs(redis.call('LRANGE', KEYS[3], 0, -1)) do

@@ -12,7 +12,7 @@ local function is_holder(field)
 end
 
 -- Fails, see guard.lua, unless a field of KEYS[1] is one of a lock: what is stored there for another use would look
--- like a lock that nobody ever releases.
+-- like a lock that is never released.
 local function require_holder(field)
     if field ~= 'mode' and not is_holder(field) then error({err = 'NOTALOCK'}) end
 end

@@ -1,7 +1,7 @@
 -- Put in front of the fair lock's scripts. Redisson's queue keeps a waiter who said nothing until its time-out.
 --   KEYS[3] queue: a list of owners   KEYS[4] zset, owner -> time-out in epoch ms
 
--- Drops those at the head of the queue whose time-out has passed, and returns who is the first then, if anybody.
+-- Drops those at the head of the queue whose time-out has passed, and returns the first of the rest, if any.
 local function head_alive(now)
     while true do
         local head = redis.call('LINDEX', KEYS[3], 0)

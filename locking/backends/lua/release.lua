@@ -6,7 +6,7 @@ local left_queue = ARGV[3] ~= '' and redis.call('LREM', KEYS[3], 0, ARGV[3]) > 0
 if not was_held then
     if left_queue then
         local holder = redis.call('HKEYS', KEYS[1])[1]
-        if not holder then -- it may have been told that it is its turn
+        if not holder then -- it may have been notified of its turn
             hand_off()
         elseif is_external(holder) then -- it may have been the one of its process that listens
             wake_processes(process_of(ARGV[3]))
@@ -14,8 +14,8 @@ if not was_held then
     end
     return 0
 end
--- If a Redisson client waits, the lock is left free and everyone in turn
--- is told to try; if none does, our own first waiter has it before this script ends.
+-- If a Redisson client waits, the lock is left free and every waiter in turn
+-- is notified; if none takes it, our own first waiter has it before this script ends.
 local handed_off = false
 if announce(ARGV[2], '0') > 0 then
     wake_processes()

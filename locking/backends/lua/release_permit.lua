@@ -8,7 +8,7 @@ if not score then return 0 end
 redis.call('ZREM', KEYS[3], stored(ARGV[1]))
 redis.call('ZREM', KEYS[4], 'S' .. ARGV[1] .. ' ' .. KEYS[1])
 -- INCR would make a count that was lost begin at 1, and the semaphore small for good. Without the number of permits in
--- all it stays lost until the next acquisition makes it anew.
+-- all it stays lost until the next acquisition creates it again.
 local left, all = 1, redis.call('GET', KEYS[5])
 if redis.call('EXISTS', KEYS[1]) == 1 then
     left = redis.call('INCR', KEYS[1])

@@ -10,7 +10,7 @@ if redis.call('HLEN', KEYS[1]) > 1 then
 else
     redis.call('DEL', KEYS[1])
 end
--- 1 wakes everybody: after a writer all readers may enter. A client of Redisson wakes with it the threads that sleep,
+-- 1 wakes all: after a writer all readers may enter. A client of Redisson wakes with it the threads that sleep,
 -- not the one that has just been refused and is about to sleep; 0 wakes one that sleeps or is about to.
 if announce(ARGV[2], '1') > 0 then announce(ARGV[2], '0') end
 return 1

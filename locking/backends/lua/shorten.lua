@@ -4,7 +4,7 @@
 -- Returns 1, or 0 when the owner doesn't hold the lock.
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
--- A waiter sleeps until the end of the lease that it knows. All are told, for the first may leave before the new end.
+-- A waiter sleeps until the end of the lease that it knows. All are notified, for the first may leave before the new end.
 announce(ARGV[3], '0')
 wake_queue()
 return 1

@@ -2,9 +2,9 @@
 --   KEYS[2] counter   the last fencing token of this name: Redisson's, kept only where a database checks tokens
 
 -- Lists a grant under a new token: the server's time in microseconds, or one more than the highest known, where that
--- clock stands or went back. `member` is the grant's entry in the index. The index's own entry '~' has the last token
+-- clock stopped or went back. `member` is the grant's entry in the index. The index's own entry '~' has the last token
 -- of all names, so that a name needs no counter of its own and tokens rise all the same.
---   keep  '1': a database checks the token, keep the counter for ever   '0': only write a counter that exists
+--   keep  '1': a database checks the token, keep the counter forever   '0': only write a counter that exists
 --         '': it is known not to exist
 -- KEEPTTL leaves a counter as it is that Redisson made (without a ttl).
 local function mint(keep, index, member)

@@ -96,7 +96,7 @@ def diagnose_server(client: RedisClient, alias: str, copies: ReplicaAck | None) 
 
 
 def permitted(look: Callable[[], Iterable[Finding]], needed: str) -> list[Finding]:
-    """What `look` found, or that this user may not look."""
+    """Return the findings of `look`, or a message that this user lacks the right."""
     try:
         return list(look())
     except BackendUnavailable:
@@ -203,7 +203,7 @@ def _clock(client: RedisClient) -> Finding:
 
 
 def _counters(client: RedisClient) -> Finding:
-    """Count the fencing counters that stay for ever: one for each name that was ever fenced."""
+    """Count the fencing counters that stay forever: one for each name that was ever fenced."""
     endless, looked_at, cursor = 0, 0, b"0"
     while looked_at < LOOKED_AT and (cursor != b"0" or not looked_at):
         cursor, keys = client.command("SCAN", cursor, "MATCH", COUNTERS, "COUNT", STRETCH)

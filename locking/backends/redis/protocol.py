@@ -2,7 +2,7 @@
 
 A verb yields its next step, a method with its arguments, and is sent what came of it; an error is thrown
 into it. `transport.run` calls the method on a thread, `async_transport.arun` awaits it in an event loop. What
-holds for every socket therefore stands here, once:
+holds for every socket is therefore here, once:
 
 - a connection is used again only after a complete exchange; otherwise it is closed,
 - a lost reply is asked for once more, on a fresh connection: every script is safe to repeat,

@@ -244,8 +244,8 @@ class WaitSteps:
 class QueueWaitSteps(WaitSteps):
     """Waits for the ordinary lock.
 
-    Its first wait asks without a place in the queue, subscribes, then asks again with one: who never waits
-    needs no second connection, and who waits again has it already and asks once.
+    Its first wait asks without a place in the queue, subscribes, then asks again with one: a caller that
+    never waits needs no second connection; one that waits again has it already and asks once.
     """
 
     def _request(self, queue: bool) -> Request:

@@ -176,7 +176,7 @@ class Command(BaseCommand):
         self.stdout.flush()
 
     def _print_rest(self, page: Page) -> None:
-        """What the table doesn't show goes to stderr: a pipe gets rows only."""
+        """Print everything but the table's rows to stderr: a pipe gets rows only."""
         about = "" if page.complete else "at least "
         self.stderr.write(f"{len(page.rows)} of {about}{page.total} held", self.style.NOTICE)
         if not page.searched_all:

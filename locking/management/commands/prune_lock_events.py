@@ -31,7 +31,7 @@ class Command(BaseCommand):
     help = "Delete rows of the lock audit that are older than an age; nothing else deletes them."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take the age; there is no default, for it is a decision."""
+        """Take the age; there is no default: it is your decision."""
         parser.add_argument(
             "--older-than", type=age, required=True, metavar="90d", help="days, weeks or hours"
         )

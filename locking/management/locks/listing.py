@@ -55,7 +55,7 @@ def picture_of(name: str, alias: str | None) -> Picture:
 
 
 def _holds(backend: BaseLockBackend, name: str, key: str, unknown: list[str]) -> list[HeldLock]:
-    """A backend that can't list can still name a lock's holder."""
+    """Return the holds; a backend that can't list can still name a lock's holder."""
     try:
         return holds_of(name, backend=backend.alias)
     except LockNotSupported as error:

@@ -53,7 +53,7 @@ class Job:
         backend: alias in `LOCKING`.
         ttl: seconds after which the command is stopped at the latest; None = the lease is renewed.
         wait: seconds to wait for the lock; 0 = don't, None = without end.
-        fenced: keep the counter of fencing tokens for ever, because a database checks them.
+        fenced: keep the counter of fencing tokens forever, because a database checks them.
         grace: seconds between SIGTERM and SIGKILL; None = see `GRACE`.
         on_conflict: exit status when others have the lock.
     """

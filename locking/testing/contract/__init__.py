@@ -5,7 +5,7 @@
     class TestMyBackend(LockContract):
         settings = {"BACKEND": "my.locks.MyBackend", "LOCATION": "my://localhost"}
 
-Every claim is tested both ways: where a flag of the backend is on, the behaviour happens; where it is off,
+Every claim is tested both ways: where a flag of the backend is on, the behavior happens; where it is off,
 it is refused. Needs pytest; asyncio's tests bring their own event loop.
 
 `LockContract` is `EngineContract`, what depends on the engine's answers, and `CoreContract`, what doesn't: a

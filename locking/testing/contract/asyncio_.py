@@ -243,7 +243,7 @@ class AsyncContract(ContractBase):
         async def scenario() -> None:
             turns: list[int] = []
 
-            async def stand(number: int) -> None:
+            async def enqueue(number: int) -> None:
                 async with get_lock(name, ttl=FAR, wait=FAR):
                     turns.append(number)
 
@@ -251,7 +251,7 @@ class AsyncContract(ContractBase):
                 async with get_lock(name, ttl=FAR):
                     crowd = []
                     for number in range(5):
-                        crowd.append(asyncio.create_task(stand(number)))
+                        crowd.append(asyncio.create_task(enqueue(number)))
                         await auntil(partial(waiters.are, number + 1), self.patience)
                 await asyncio.gather(*crowd)
             assert sorted(turns) == [0, 1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""What every part of the contract stands on: the backend under test, and others who want the same lock."""
+"""The base of every part of the contract: the backend under test, and contenders for the same lock."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class LossContract(ContractBase):
 
     @pytest.fixture
     def outage(self) -> Iterator[None]:
-        """No server for the length of the test."""
+        """Stop the server for the length of the test."""
         if self.unreachable is None:
             pytest.skip("this backend needs no server, so none can be missing")
         with override_settings(LOCKING={"default": dict(self.unreachable)}):
@@ -74,7 +74,7 @@ class LossContract(ContractBase):
 
         at_leisure(outlive, self.shortest_ttl)
 
-    def test_a_lost_lock_is_found_and_told_once(
+    def test_a_lost_lock_is_found_and_reported_once(
         self, backend: BaseLockBackend, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A lock that the engine forgot is found lost, reported to `on_lost` once, and never taken back."""
@@ -96,9 +96,7 @@ class LossContract(ContractBase):
         assert reported == [lease]
         assert backend.holder(single.key) is None
 
-    def test_leaving_the_block_tells_a_loss_that_nobody_noticed(
-        self, backend: BaseLockBackend, name: str
-    ) -> None:
+    def test_leaving_the_block_reports_an_unnoticed_loss(self, backend: BaseLockBackend, name: str) -> None:
         """Even if only the engine knows: the release finds that another holds the lock."""
         rival = new_owner()
         with pytest.raises(LockLost, match=name), get_lock(name, ttl=30) as lease:

@@ -59,7 +59,7 @@ class ReentryContract(ContractBase):
         asyncio.run(scenario())
 
     def test_to_thread_does_not_enter(self, name: str) -> None:
-        """Nor is a thread of `asyncio.to_thread` the task that called it."""
+        """A thread of `asyncio.to_thread` isn't the task that called it."""
 
         async def scenario() -> None:
             lock = get_lock(name, ttl=30)

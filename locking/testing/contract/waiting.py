@@ -68,7 +68,7 @@ class WaitingContract(ContractBase):
         """All waiters are served; in the order they came where `supports_fairness` is on."""
         turns: list[int] = []
 
-        def stand(number: int) -> None:
+        def enqueue(number: int) -> None:
             with get_lock(name, ttl=FAR, wait=FAR):
                 turns.append(number)
 
@@ -76,7 +76,7 @@ class WaitingContract(ContractBase):
             with get_lock(name, ttl=FAR):
                 crowd = []
                 for number in range(5):
-                    crowd.append(begin(partial(stand, number)))
+                    crowd.append(begin(partial(enqueue, number)))
                     until(partial(waiters.are, number + 1), self.patience)
             for waiter in crowd:
                 waiter.result(timeout=self.patience)

@@ -30,7 +30,7 @@ class EventReporter:
         self._said = 0
 
     def round_(self, variant: Variant, attempt: int) -> None:
-        """A round begins."""
+        """Report that a round begins."""
         self._said = 0
         self._journal.tell("round", name=variant.name, sound=variant.sound, attempt=attempt)
 
@@ -41,12 +41,12 @@ class EventReporter:
             self._journal.tell("answered", name=variant.name, buyers=buyers)
 
     def result(self, variant: Variant, result: Result) -> None:
-        """The variant is done."""
+        """Report that a variant is done."""
         self._journal.tell("result", **result_data(result))
 
 
 def result_data(result: Result) -> dict[str, Any]:
-    """A race as the page draws it: figures, evidence in each language, every buyer's marks, the stock."""
+    """Return a race for the page: figures, evidence in each language, every buyer's marks, the stock."""
     begin = min((o.started for o in result.outcomes if o.started), default=0.0)
     tokens = _numbered(result.outcomes)
     figures = result.as_dict()
@@ -69,7 +69,7 @@ def _evidence(result: Result) -> dict[str, str]:
 
 
 def _wait(outcome: Outcome) -> float:
-    """The longest time that a buyer stood before a lock, in seconds."""
+    """Return the longest time that a buyer waited for a lock, in seconds."""
     steps = zip(outcome.trace, outcome.trace[1:], strict=False)
     return max((after.at - mark.at for mark, after in steps if mark.name == "waiting"), default=0.0)
 
@@ -100,7 +100,7 @@ def _mark(mark: Mark, begin: float, tokens: Mapping[int, int]) -> list[Any]:
 
 
 def _stock(result: Result, begin: float) -> dict[str, list[float]]:
-    """What the page said and what was in orders, at each change."""
+    """Return the stock that the page showed and that orders left, at each change."""
     end = max((outcome.ended for outcome in result.outcomes), default=0.0)
     first = sum(sample.at < begin for sample in result.samples)
     last = sum(sample.at <= end for sample in result.samples)

@@ -22,7 +22,7 @@ class Journal:
         LabEvent.objects.create(run=self.run, sender=LabEvent.Sender.RUN, data={"type": kind, **facts})
 
     def hear(self) -> list[str]:
-        """What the visitor has said since the last time, oldest first."""
+        """Return the visitor's commands since the last call, oldest first."""
         news = LabEvent.objects.filter(run=self.run, sender=LabEvent.Sender.VISITOR, pk__gt=self._heard)
         said = list(news.values_list("pk", "data"))
         self._heard = said[-1][0] if said else self._heard

@@ -47,12 +47,12 @@ FAULTS = (
 
 
 def sellers() -> list[str]:
-    """The names of the strategies that the settings have all they need for."""
+    """Return the names of the strategies that the settings can run."""
     return [name for name, strategy in STRATEGIES.items() if strategy.unconfigured() is None]
 
 
 def variants() -> list[str]:
-    """The names of all that the settings allow to be raced, each broken one before its fix."""
+    """Return the names of the variants that the settings allow, each broken one before its fix."""
     names: dict[str, list[str]] = {name: [] for name in STRATEGIES}
     for variant in choose("all", STRATEGIES, Plan()):
         names[variant.strategy].append(variant.name)
@@ -77,7 +77,7 @@ class RaceForm(forms.Form):
         )
 
     def clean(self) -> dict[str, Any]:
-        """A process without a buyer, or the rival of a lock that needs two processes, is refused."""
+        """Refuse a process without a buyer, and one process for a lock that needs two."""
         cleaned = super().clean() or {}
         buyers, processes = cleaned.get("buyers"), cleaned.get("processes")
         if buyers and processes and processes > buyers:
@@ -95,7 +95,7 @@ class StepsForm(forms.Form):
     strategy = forms.ChoiceField(label=_("Strategy"), choices=lambda: [(name, name) for name in sellers()])
 
     def clean(self) -> dict[str, Any]:
-        """A strategy whose server is down is refused."""
+        """Refuse a strategy whose server is down."""
         _require_there(self)
         return self.cleaned_data
 
@@ -114,7 +114,7 @@ class CommandForm(forms.Form):
 
 
 def problems_of(form: forms.Form) -> list[str]:
-    """What is wrong with a form, a sentence each, with the name of the field and the value."""
+    """Return a form's errors, one sentence each, with field and value."""
     return [
         gettext("%(field)s %(value)s: %(reason)s")
         % {

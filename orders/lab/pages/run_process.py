@@ -82,7 +82,7 @@ def _short_lease(plan: Plan) -> Iterator[Plan]:
 
 @contextmanager
 def _pause(plan: Plan) -> Iterator[Plan]:
-    """The process of the last buyer is stopped for three times as long as its lease.
+    """Stop the last buyer's process for three times its lease.
 
     It has a process of its own and comes first: the others then wait for this lease and nothing else.
     """
@@ -93,7 +93,7 @@ def _pause(plan: Plan) -> Iterator[Plan]:
 
 @contextmanager
 def _redis(plan: Plan) -> Iterator[Plan]:
-    """A Redis of the lab's own is killed while a buyer is about to write; it comes back empty before that."""
+    """Kill the lab's own Redis before a buyer writes, and restart it empty."""
     with PrivateRedis() as redis:
         settings.REDIS_URL = redis.url
         settings.CACHES = {"default": settings.CACHES["default"] | {"LOCATION": redis.url}}

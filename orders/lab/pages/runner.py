@@ -62,7 +62,7 @@ class Guard:
         return "stopped" if self._journal and "stop" in self._journal.hear() else ""
 
     def _insist(self) -> None:
-        """What doesn't leave in order leaves in disorder; the next race sweeps up."""
+        """Kill what doesn't stop by itself; the next race cleans up."""
         if not self._over.wait(LEAVE_WITHIN):
             os._exit(1)
 

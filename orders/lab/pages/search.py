@@ -108,7 +108,7 @@ class _Run:
         return self._schedule
 
     def _step(self, who: str) -> bool:
-        """Let `who` take one step; return whether it stands at another checkpoint now."""
+        """Let `who` take one step; return whether it is at another checkpoint now."""
         before = self._rests(who)
         if before["state"] != "parked":
             return False
@@ -122,7 +122,7 @@ class _Run:
         return after["state"] == "parked" and looks < (3 if self._lease else 2)
 
     def _rests(self, who: str, marks: int = -1) -> dict[str, Any]:
-        """Return the lane of `who` once it stands, is done, or waits for the other."""
+        """Return the lane of `who` once it has stopped, is done, or waits for the other."""
         deadline = time.monotonic() + PATIENCE
         while True:
             lane: dict[str, Any] = self._session.snapshot()["lanes"][who]

@@ -1,4 +1,4 @@
-"""The strategies' own lines, coloured on the server, each with its number in the file."""
+"""The strategies' own lines, colored on the server, each with its number in the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orders.lab.strategies import STRATEGIES, Strategy
 
 
 def source(name: str) -> dict[str, Any]:
-    """What the page shows of a strategy."""
+    """Return a strategy's source as the page shows it."""
     strategy = STRATEGIES[name]
     lines = _colored_lines(home_of(strategy))
     return {"name": name, "sound": strategy.sound, **explanation(strategy), "lines": lines}
@@ -33,20 +33,20 @@ def _colored_lines(strategy: type[Strategy]) -> list[tuple[int, str]]:
 def _lines(strategy: type[Strategy]) -> Iterator[tuple[int, str]]:
     lines, first = inspect.getsourcelines(strategy)
     doc = _docstring("".join(lines))
-    for place, line in enumerate(coloured("".join(lines))):
+    for place, line in enumerate(colored("".join(lines))):
         if place not in doc and place < len(lines):
             yield first + place, line
 
 
 def _docstring(text: str) -> range:
-    """The lines of a class that its docstring takes, counted from 0, with the empty one after it."""
+    """Return the lines of a class's docstring, counted from 0, with the empty one after it."""
     (definition,) = ast.parse(text).body
     assert isinstance(definition, ast.ClassDef)
     doc = definition.body[0]
     return range(doc.lineno - 1, (doc.end_lineno or doc.lineno) + 1)
 
 
-def coloured(text: str) -> list[str]:
+def colored(text: str) -> list[str]:
     """Python as HTML, line by line, with a class for keywords, strings, comments, numbers and definitions."""
     rows = [list(line) for line in text.splitlines()]
     marked = [[str(escape(character)) for character in row] for row in rows]

@@ -116,7 +116,7 @@ class Lane:
     def _at_checkpoint(self, name: str, /, **facts: object) -> None:
         self._note_locks(name, facts.get("locks"))
         self.marks.append((name, seen(facts, self.watched), line_in(self._file)))
-        # Not at "locked": a primitive lock has no expiry yet, and a buyer who gave up would hold it for ever.
+        # Not at "locked": a primitive lock has no expiry yet, and a buyer who gave up would hold it forever.
         self._park(may_leave=name != "locked")
 
     def _note_locks(self, name: str, locks: object) -> None:
@@ -179,7 +179,7 @@ class Session:
             self._lanes[who].advance()
 
     def snapshot(self) -> dict[str, Any]:
-        """What is to be seen now: both lanes, what blocks them, and the committed stock and orders."""
+        """Return both lanes, what blocks them, and the committed stock and orders."""
         states = {name: lane.state for name, lane in self._lanes.items()}
         committed = look(self._sku)
         return {
@@ -191,7 +191,7 @@ class Session:
         }
 
     def _product(self, sku: str) -> dict[str, Any]:
-        """A product's stock, and the name of its lock once a buyer has come to it."""
+        """Return a product's stock, and the name of its lock once a buyer has come to it."""
         names = [lane.lock_names[sku] for lane in self._lanes.values() if sku in lane.lock_names]
         return {"sku": sku, "left": look(sku).left, "lock": next(iter(names), None)}
 
@@ -208,7 +208,7 @@ class Session:
         }
 
     def _blocked(self, lane: Lane) -> dict[str, str] | None:
-        """For whom a lane waits that isn't at a checkpoint: PostgreSQL says so itself, or the marks do."""
+        """Return the buyer a lane waits for, by PostgreSQL or by the marks."""
         (other,) = (each for each in self._lanes.values() if each is not lane)
         if other.backend in _blockers(lane.backend):
             return {"by": other.name, "on": "row"}

@@ -51,7 +51,7 @@ def start(kind: LabRun.Kind, parameters: dict[str, Any]) -> LabRun:
 
 
 def lock_of(kind: str) -> Lock:
-    """One race at a time, and a few sessions of steps."""
+    """Return the lock of a run: one race at a time, and a few sessions of steps."""
     if kind == LabRun.Kind.RACE:
         return get_lock(RACE_LOCK, wait=ENDING)
     return get_semaphore(STEPS_LOCK, STEP_SESSIONS, wait=ENDING)
@@ -73,7 +73,7 @@ def _place(kind: str) -> Lease:
 
 
 def running(kind: str) -> Any:
-    """The runs that have not ended, with their `age`, as far as the rows know."""
+    """Return the runs that have not ended, with their `age`, by their rows."""
     return LabRun.objects.aged().filter(kind=kind, ended_at=None)
 
 

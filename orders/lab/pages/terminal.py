@@ -81,7 +81,7 @@ def _where(lane: dict[str, Any]) -> str:
     if lane["state"] != "parked":
         return ""
     if not lane["marks"]:
-        return "stands at the door"
+        return "hasn't started"
     mark, stock, line = lane["marks"][-1]
     return f"{mark}{'' if stock is None else f' {stock}'}{f', line {line}' if line else ''}"
 
@@ -99,7 +99,7 @@ def _judge(strategy: str, seen: dict[str, Any], console: Console) -> bool:
 
 @contextmanager
 def _pressed(keys: TextIO) -> Iterator[Iterator[str]]:
-    """The keys as they are pressed, an empty one after a while without; a terminal is put back after it."""
+    """Yield keys as they are pressed, an empty one after a pause; restore the terminal."""
     if not keys.isatty():
         yield _typed(keys)
         return

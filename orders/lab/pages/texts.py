@@ -56,7 +56,7 @@ def strategies() -> list[Shown]:
 
 
 def grouped(shown: Sequence[Shown]) -> list[tuple[str, list[Shown]]]:
-    """The strategies by what they rely on, in the order of `GROUPS`; an empty group is left out."""
+    """Return the strategies by what they rely on, in the order of `GROUPS`; an empty group is left out."""
     found = [(group, [one for one in shown if _group(one) is group]) for group in GROUPS]
     return [(str(group), members) for group, members in found if members]
 

@@ -44,7 +44,7 @@ MOST_WORDS = 2000
 
 
 def requires(permission: str) -> Callable[[_View], _View]:
-    """Require a permission, except under DEBUG. What is started here are processes."""
+    """Require a permission, except under DEBUG. The views start processes."""
 
     def decorate(view: _View) -> _View:
         @wraps(view)
@@ -98,7 +98,7 @@ def lab_page(request: HttpRequest) -> HttpResponse:
 
 
 def _lecture(request: HttpRequest) -> dict[str, Any]:
-    """For a lecture, where the audience finds the page: its address, as text and as a QR code."""
+    """Return the page's address for an audience, as text and as a QR code."""
     if request.GET.get("present") != "1":
         return {}
     address = request.build_absolute_uri(request.path)
@@ -114,7 +114,7 @@ def _defaults() -> dict[str, Any]:
 @require_safe
 @may_look
 def source_view(request: HttpRequest, name: str) -> HttpResponse:
-    """The lines of one strategy."""
+    """Return the lines of one strategy."""
     if name not in STRATEGIES:
         raise Http404
     return JsonResponse(source(name))
@@ -161,7 +161,7 @@ def _running(kind: LabRun.Kind) -> str:
 @require_safe
 @may_look
 def run_view(request: HttpRequest, run_id: str) -> HttpResponse:
-    """What a run has said since the event `after`."""
+    """Return a run's events since `after`."""
     run = get_object_or_404(LabRun.objects.aged(), pk=run_id)
     after = _number(request.GET.get("after", "0"))
     events = run.events.filter(sender=LabEvent.Sender.RUN, pk__gt=after)
@@ -193,7 +193,7 @@ def say(request: HttpRequest, run_id: str) -> HttpResponse:
 
 
 def _invalid(form: Form) -> JsonResponse:
-    """What is wrong, and the names of the fields that the page is to mark."""
+    """Return the errors, and the names of the fields to mark."""
     fields = [name for name in form.errors if name in form.fields]
     return JsonResponse({"message": " ".join(problems_of(form)), "fields": fields}, status=400)
 

@@ -82,7 +82,7 @@ class Buyer:
                 self._pause(LONGEST_PAUSE)
 
     def _may_wait_for_redis(self, deadline: float) -> bool:
-        """Only before anything was written: after that, another try could be another order."""
+        """Return whether to retry: only before a write, since a retry after it could be a second order."""
         attempt = itertools.takewhile(lambda mark: mark.name != "unavailable", reversed(self.trace))
         if not self.round_.outage or any(mark.name == "recorded" for mark in attempt):
             return False
@@ -104,7 +104,7 @@ class Buyer:
         now = time.monotonic()
         lease = {fact: facts.get(fact) for fact in ("token", "ttl")}
         self.trace.append(Mark(name, now, seen(facts, self.round_.sku), line_in(self._file), **lease))  # type: ignore[arg-type]
-        # Not at "locked": a primitive lock has no expiry yet, and a buyer who gave up would hold it for ever.
+        # Not at "locked": a primitive lock has no expiry yet, and a buyer who gave up would hold it forever.
         if name != "locked":
             self._give_up_if_stopped()
         if self.round_.fault and name == STRATEGIES[self.round_.strategy].late_at:
@@ -124,7 +124,7 @@ class Buyer:
 
 
 def seen(facts: Mapping[str, object], sku: str) -> int | None:
-    """The stock that was seen at a checkpoint, where its facts tell one."""
+    """Return the stock seen at a checkpoint, if its facts have one."""
     stock = facts.get("on_hand")
     return stock.get(sku) if isinstance(stock, Mapping) else None
 

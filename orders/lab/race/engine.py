@@ -23,13 +23,13 @@ class Watcher(Protocol):
     """An observer of the progress of the race; called in the process that runs it."""
 
     def round_(self, variant: Variant, attempt: int) -> None:
-        """A round begins; `attempt` counts from 1."""
+        """Report that a round begins; `attempt` counts from 1."""
 
     def answered(self, variant: Variant, buyers: int) -> None:
-        """So many buyers of this round have their answer."""
+        """Report how many buyers of this round have their answer."""
 
     def result(self, variant: Variant, result: Result) -> None:
-        """The variant is done."""
+        """Report that the variant is done."""
 
 
 def race(plan: Plan, variants: Sequence[Variant], watcher: Watcher, *, sample: bool = False) -> list[Result]:
@@ -93,7 +93,7 @@ class _Track:
         fault, sizes = self.plan.fault, (self.plan.buyers, variant.processes, self.plan.processes)
         alone = fault is not None and fault.victim
         hands = set_apart(alone, *sizes) if alone else share_out(*sizes)
-        # Who still waits in a circle after that shows nothing more.
+        # A buyer that still waits in a circle after that shows nothing more.
         circles = not variant.sound and bool(others)
         round_ = Round(
             product.sku,
@@ -110,7 +110,7 @@ class _Track:
 
 
 def _lease(strategy: type[Strategy], plan: Plan) -> float | None:
-    """A lock that is broken because its lease can end too early gets one that does: shorter than the gap."""
+    """Return a lease shorter than the gap for a lock whose lease can end too early."""
     expiry: float | None = getattr(strategy, "expiry", None)
     if strategy.sound or expiry is None:
         return None

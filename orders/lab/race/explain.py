@@ -31,7 +31,7 @@ def explanation(strategy: type) -> dict[str, str]:
 
 
 def opening(text: str) -> str:
-    """The first sentence of a text, and the next one where the first is a word or two.
+    """Return a text's first sentence, and the next if the first has one or two words.
 
     Example:
         >>> opening("Oversells. The lock ends too early. It costs a lot.")

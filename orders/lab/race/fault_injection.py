@@ -55,7 +55,7 @@ def wait_until_redis_is_back() -> None:
 
 
 def claim(sku: str) -> Path:
-    """The file that only the first buyer of a round can make; the engine removes it."""
+    """Return the file that only the first buyer of a round can create; the engine removes it."""
     return Path(tempfile.gettempdir()) / f"holdfast-{sku}.once"
 
 

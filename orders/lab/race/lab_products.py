@@ -79,7 +79,7 @@ def clear(race: str) -> None:
         forget(product)
     names = [f"lab:sku:{sku}" for sku in skus]
     with transaction.atomic():
-        # A fence stays for ever, because a late holder may come; these products have none.
+        # A fence stays forever, because a late holder may come; these products have none.
         with connection.cursor() as cursor:
             cursor.execute("DELETE FROM locking_fence WHERE name = ANY(%s)", [names])
         NamedLock.objects.filter(name__in=names).delete()

@@ -51,7 +51,7 @@ class Plan:
         if self.processes > self.buyers:
             raise PlanError(
                 f"processes is {self.processes} but there are only {self.buyers} buyers: "
-                f"some would stand empty; use --processes {self.buyers} or fewer"
+                f"some would be empty; use --processes {self.buyers} or fewer"
             )
         if not 0 <= self.gap <= LONGEST_GAP:
             raise PlanError(
@@ -66,7 +66,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Variant:
-    """One line of the table: a strategy, where its buyers stand and what it promises there."""
+    """One line of the table: a strategy, where its buyers stop and what it promises there."""
 
     name: str
     strategy: str

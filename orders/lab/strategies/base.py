@@ -105,7 +105,7 @@ class Strategy(ABC):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """One transaction for one sale, committed when the block ends; refused inside another one.
+        """Open one transaction per sale, committed when the block ends; refuse inside another one.
 
         Raises:
             Busy: a row stayed locked for `wait` seconds, or the transaction was the victim of a deadlock.

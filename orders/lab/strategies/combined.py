@@ -40,7 +40,7 @@ class Combined(Strategy):
         lives or dies as one: when the leader fails before the commit, all of it is asked to try again.
 
     Cost:
-        One commit for up to 64 checkouts, and a buyer's answer waits for that of its neighbours.
+        One commit for up to 64 checkouts, and a buyer's answer waits for that of its neighbors.
     """
 
     name = "combined"

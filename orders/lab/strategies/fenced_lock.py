@@ -21,7 +21,7 @@ class FencedLock(Strategy):
 
     Verdict:
         Exact, even when Redis forgets everything it knew. Redis gives order and speed, the database safety.
-        The conditional UPDATE stands behind it for those who write without the fence.
+        The conditional UPDATE catches those who write without the fence.
 
     Cost:
         `redis_lock` and two statements more, one of them the write of a row for each product.

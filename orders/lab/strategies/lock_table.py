@@ -23,8 +23,8 @@ class LockTable(Strategy):
         the process dies. The rows are made before the sale, in a transaction of their own, and stay.
 
     Cost:
-        Two statements a sale, and every writer must know of the table: a writer that doesn't ask is not kept
-        out. It locks names that have no row; for a product, `row_lock` needs one statement less.
+        Two statements per sale, and every writer must know of the table: a writer that doesn't ask is not
+        kept out. It locks names that have no row; for a product, `row_lock` needs one statement less.
     """
 
     name = "lock_table"
@@ -33,7 +33,7 @@ class LockTable(Strategy):
     def sell(self, cart: Cart) -> UUID:
         """See that the rows are there, lock them by name, then read, decide and subtract."""
         names = lock_names(self, cart)
-        find_products(cart.skus)  # a row for a name that is no product's would stay for ever
+        find_products(cart.skus)  # a row for a name that is no product's would stay forever
         NamedLock.objects.bulk_create(map(NamedLock, names), ignore_conflicts=True)
         with self.transaction():
             self.checkpoint("waiting")

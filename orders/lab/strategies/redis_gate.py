@@ -24,11 +24,11 @@ class RedisGate(Strategy):
         would be struck and nothing given back.
 
     Verdict:
-        Exact: the conditional UPDATE stands in one transaction with the order. A stock that Redis has lost is
+        Exact: the conditional UPDATE is in one transaction with the order. A stock that Redis has lost is
         read from the database, and what was taken before isn't given back to it: the ledger is lost, too.
 
     Cost:
-        Two requests to Redis a sale; a refusal costs one, and no transaction. Units of a dead buyer rest
+        Two requests to Redis per sale; a refusal costs one, and no transaction. Units of a dead buyer rest
         until the reconciler comes.
     """
 

@@ -24,7 +24,7 @@ class RedisScript(Strategy):
         fails, its units go back to Redis, and the next buyer finds them.
 
     Verdict:
-        Exact: whatever Redis believes, the conditional UPDATE stands in one transaction with order and items.
+        Exact: whatever Redis believes, the conditional UPDATE is in one transaction with order and items.
         A crash after the script and before the commit leaves Redis too low, never the database: those units
         rest unsold until `reconcile` removes the copy, which the next buyer reads from the database. So does
         the first buyer after a flush.

@@ -7,8 +7,9 @@ from orders.lab.strategies.coordinated import Coordinated
 
 class Redlock(Coordinated):
     """Idea:
-        Each buyer asks five Redis servers at once, none of which knows of the others. Who gets three of them
-        before its lease is over has the lock; who gets fewer gives them back and asks again later.
+        Each buyer asks five Redis servers at once, none of which knows of the others. A buyer that gets
+        three of them before its lease is over has the lock; one that gets fewer gives them back and asks
+        again later.
 
     Interleaving:
         A has servers 1, 2 and 3 and reads 1. B gets 4 and 5, gives them back, and asks again. A sells,

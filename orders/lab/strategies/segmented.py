@@ -30,7 +30,8 @@ class Segmented(Strategy):
 
     Verdict:
         Exact, with no undersell: a cart is refused only when all segments together have too little. The
-        conditional UPDATE stands behind them; units of a dead buyer rest until the segments are read again.
+        conditional UPDATE protects each of them; units of a dead buyer rest until the segments are read
+        again.
 
     Cost:
         On one Redis server segments gain nothing, for it runs one script at a time, and a refusal looks into

@@ -27,7 +27,8 @@ class SegmentedLocks(Strategy):
 
     Verdict:
         Exact: the lock outlasts the commit, and should a lease end too early, UPDATE … WHERE units >= n
-        refuses. Nothing is undersold: who finds no row with enough waits for all of them and looks again.
+        refuses. Nothing is undersold: a sale that finds no row with enough waits for all of them and looks
+        again.
 
     Cost:
         Two requests to Redis for each row that is tried, eight locks for the last units. A refusal costs none

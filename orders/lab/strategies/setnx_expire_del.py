@@ -25,7 +25,7 @@ class SetnxExpireDel(Strategy):
         end at all.
 
     Verdict:
-        Oversells, or stands still for ever. SET NX PX is one step, a token says whose lock it is, and the
+        Oversells, or stands still forever. SET NX PX is one step, a token says whose lock it is, and the
         database has to check again: see `redis_spin_lock`.
 
     Cost:
@@ -61,7 +61,7 @@ class SetnxExpireDel(Strategy):
                 if time.monotonic() > deadline:
                     raise Busy(f"{key} stayed locked for {self.wait:g} s")
                 time.sleep(self.retry_interval)
-            self.checkpoint("locked", lock=key)  # a holder that dies here holds the lock for ever
+            self.checkpoint("locked", lock=key)  # a holder that dies here holds the lock forever
             redis.pexpire(key, round(self.expiry * 1000))
             try:
                 yield

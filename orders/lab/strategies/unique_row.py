@@ -20,7 +20,7 @@ class UniqueRow(Strategy):
 
     Verdict:
         Exact. The well-known form commits the row and deletes it later, in another transaction: then a dead
-        holder's row stays for ever, and with an expiry in it this is `setnx_getset` once more.
+        holder's row stays forever, and with an expiry in it this is `setnx_getset` once more.
 
     Cost:
         A dead row version and two writes of WAL for each sale. It needs no row to be there beforehand.

@@ -14,7 +14,7 @@ class UnsortedLocks(Strategy):
 
     Interleaving:
         A's basket is pen, mug; B's is mug, pen. A locks the pen, B locks the mug. A waits for the mug, B for
-        the pen: for ever, unless it is noticed. PostgreSQL looks after a second, and ends one of them.
+        the pen: forever, unless it is noticed. PostgreSQL looks after a second, and ends one of them.
 
     Verdict:
         Deadlocks. Nothing is oversold, and the shop stands still until the database finds the circle. With

@@ -33,9 +33,9 @@ class Command(BaseCommand):
             self._relay_more()
 
     def _relay_more(self) -> None:
-        """A database that restarts or fails over ends nothing.
+        """Relay more events; survive a database that restarts or fails over.
 
-        What was claimed meanwhile is delivered after its claim.
+        Events claimed meanwhile are delivered when their claim ends.
         """
         try:
             relayed = relay_all()

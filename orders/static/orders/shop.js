@@ -1,7 +1,7 @@
 "use strict";
 
 // The shop page: it buys through the same address as every other client and shows what was answered.
-// gettext, ngettext and interpolate come from /texts.js, Django's catalogue of this app's translations.
+// gettext, ngettext and interpolate come from /texts.js, Django's catalog of this app's translations.
 
 const form = document.getElementById("order");
 const byId = (id) => document.getElementById(id);
@@ -166,7 +166,7 @@ function newKey() {
 function send(address, body, headers = {}) {
   return fetch(address, {
     method: "POST",
-    credentials: "omit", // the checkout acts for nobody, so no cookie goes along
+    credentials: "omit", // the checkout needs no login, so no cookie goes along
     headers: { "Content-Type": "application/json", ...headers },
     body: JSON.stringify(body),
   });
@@ -216,7 +216,7 @@ function refused(answer, problem, order) {
     : ["unknown", gettext("It isn't known whether the order was placed"), [gettext("Ask again: no second order is placed.")]];
 }
 
-// A JSON pointer is for programs; people are told the product.
+// A JSON pointer is for programs; people get the product's name.
 function inWords({ pointer, detail }, order) {
   const line = order.lines[/^\/lines\/(\d+)/.exec(pointer)?.[1]];
   const row = rows.find((one) => one.dataset.sku === line?.sku);

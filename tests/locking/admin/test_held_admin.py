@@ -92,7 +92,7 @@ def test_an_empty_list_says_so(admin_client):
         ("prefix=order:", True),
         ("prefix=other", False),
         ("q=der:4", True),
-        ("q=nobody", False),
+        ("q=unknown", False),
         ("state=held", True),
         ("state=gone", False),
         ("kind=lock", True),
@@ -420,7 +420,7 @@ def test_an_outage_is_not_an_empty_page_of_waiters(admin_client, backend_down):
     page = text_of(admin_client.get(f"{LIST}waiting/"))
     assert "What down holds is not known" in page
     assert "Who waits for a lock is not known." in page
-    assert "Nobody waits for a lock." not in page
+    assert "No lock has waiters." not in page
     assert admin_client.get(f"{LIST}json/").json()["complete"] is False
 
 

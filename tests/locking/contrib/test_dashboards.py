@@ -53,7 +53,7 @@ def base_names(series):
 
 
 def test_the_dashboard_shows_every_metric_and_no_other(dashboard, exported):
-    """A panel for each; a query for a metric that isn't exported would stay empty for ever."""
+    """A panel for each; a query for a metric that isn't exported would stay empty forever."""
     asked = set(METRIC.findall(" ".join(expressions_of(dashboard))))
     assert asked <= exported
     assert base_names(asked) == base_names(exported)

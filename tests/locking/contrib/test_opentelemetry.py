@@ -55,7 +55,7 @@ def test_a_hold_is_two_spans_in_the_current_trace(tracer, spans):
 
 
 async def test_a_hold_of_a_task_is_in_its_trace(tracer, spans):
-    """So it is for asyncio."""
+    """The same for asyncio."""
     with tracer.get_tracer("shop").start_as_current_span("request") as request:
         async with get_lock("order:7"):
             pass

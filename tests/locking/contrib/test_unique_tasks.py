@@ -155,9 +155,9 @@ def test_the_id_of_a_task_is_read_from_its_owner(task: uuid.UUID, attempt: int) 
 
 
 @pytest.mark.parametrize("owner", [
-    "", "somebody", "01234567-89ab-8def-a123-456789abcdef:7", owner_of_work("nightly"), new_owner(),
+    "", "word", "01234567-89ab-8def-a123-456789abcdef:7", owner_of_work("nightly"), new_owner(),
     new_owner(client_of_work("01234567-89ab-4def-9123-456789abcdef")),
-], ids=["nobody", "a word", "version 8", "a name", "a process", "a task's process"])  # fmt: skip
+], ids=["nothing", "a word", "version 8", "a name", "a process", "a task's process"])  # fmt: skip
 def test_other_owners_name_no_task(owner: str) -> None:
     """Processes, foreign clients, and tasks whose id is something else."""
     assert work_of(owner) is None

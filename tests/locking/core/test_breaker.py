@@ -144,7 +144,7 @@ def test_a_frozen_server_holds_up_two_requests_and_then_one_a_second(
 
 
 class Server:
-    """Stands before the memory backend: it answers, or is silent for five seconds of a turned clock."""
+    """Wraps the memory backend: it answers, or is silent for five seconds of a turned clock."""
 
     def __init__(self, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch) -> None:
         self.silent, self.asked, self.during = False, 0, list[Callable[[], object]]()

@@ -22,7 +22,7 @@ PATIENCE = 30.0
 
 
 def test_a_loop_leaves_no_socket_behind(own_redis: PrivateRedis, locks_on: LocksOn) -> None:
-    """What a loop has opened serves its later calls too, and is closed when the loop shuts down."""
+    """A loop's connections serve its later calls, and are closed when the loop shuts down."""
     locks_on(own_redis.url)
     counts: list[int] = []
 

@@ -356,7 +356,7 @@ def test_a_shortened_permit_does_not_keep_waiters_longer(on):
 
 
 def test_the_first_decides_how_many_permits_there_are(on):
-    """Who names another number later gets the first one's."""
+    """A later call with another number of permits gets the first one's."""
     assert get_semaphore("a", 1, ttl=FAR).acquire()
     assert get_semaphore("a", 5, ttl=FAR).try_acquire() is None
 
@@ -436,7 +436,7 @@ async def test_a_cancelled_task_leaves_nothing(get, steps):
 
 
 async def test_a_cancelled_waiter_is_not_served(get):
-    """Who stopped waiting gets nothing; the next one does."""
+    """A cancelled waiter gets nothing; the next one does."""
     kind = next(kind for kind, getter in GETTERS.items() if getter is get)
     blocker = get_write_lock if kind == "read" else get
     options = {"permits": 1} if kind == "semaphore" else {}
@@ -469,7 +469,7 @@ def test_the_watchdog_keeps_every_kind(get, monkeypatch):
 
 
 def test_a_loss_of_every_kind_is_reported(get, monkeypatch):
-    """What the engine forgot is found lost by the watchdog, reported to `on_lost`, and not taken back."""
+    """The watchdog finds a forgotten hold lost, reports it to `on_lost`, and doesn't take it back."""
     monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", FAR)
     monkeypatch.setattr("locking.core.lease.RENEW_AFTER", 0.02 / FAR)  # soon
     reported: list[Lease] = []

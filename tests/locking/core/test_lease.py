@@ -50,7 +50,7 @@ def test_a_passed_deadline_is_a_loss():
 
 
 def test_a_hold_that_is_anothers_by_now_is_lost_at_its_release():
-    """The engine compares the owner, and says that it released nothing: whoever asked hears of it."""
+    """The engine compares the owner, and says that it released nothing: the caller gets an error."""
     lease = get_lock("a", ttl=60).acquire()
     assert take_from("a", owner=lease.owner)
     with pytest.raises(LockLost):
@@ -74,7 +74,7 @@ def test_an_unknown_lease_is_confirmed():
 
 
 def test_an_unknown_lease_ends_at_its_deadline():
-    """Unknown isn't held for ever."""
+    """Unknown isn't held forever."""
     lease = single(get_lock("a", ttl=30).acquire())
     lease.mark_unknown()
     lease.deadline = lease.taken_at

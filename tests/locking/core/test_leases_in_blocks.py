@@ -197,7 +197,7 @@ EARLY = [lambda lock, lease: lock.release(), lambda lock, lease: lease.release()
 
 @pytest.mark.parametrize("release", EARLY, ids=["lock", "lease"])
 def test_an_error_after_an_early_release_goes_first(release):
-    """What the body raised after it gave the lock back is not replaced by the error that it has none."""
+    """A body's error after it released the lock isn't replaced by `LockNotOwned`."""
     with pytest.raises(ZeroDivisionError):
         released_early(release)
     with pytest.raises(asyncio.CancelledError):
@@ -336,7 +336,7 @@ def test_a_lost_permit_is_reported_whatever_else_was_acquired():
 
 
 def test_a_permit_that_was_given_back_hides_no_other():
-    """What this thread holds is asked of the lock: it has the outer block's permit all the time."""
+    """The lock knows what this thread holds: the outer block's permit, all the time."""
     permits = get_semaphore("a", 3)
     with permits as outer:
         permits.acquire().release()

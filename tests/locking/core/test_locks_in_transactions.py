@@ -1,4 +1,4 @@
-"""Plain locks inside an open transaction: refused with the cure, or left alone."""
+"""Plain locks inside an open transaction: refused with the fix, or left alone."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def is_taken(kind: str = "lock") -> bool:
 
 @on_each_kind
 def test_every_kind_is_refused_inside_an_open_transaction(kind: str) -> None:
-    """The message names the lock and the cure, and nothing is left taken."""
+    """The message names the lock and the fix, and nothing is left taken."""
     refused = pytest.raises(LockTransactionError, match=r"'(shop|attic)'.*locked_transaction.*'ignore'")
     with transaction.atomic(), refused:
         enter(KINDS[kind]())

@@ -183,7 +183,7 @@ def half_released(name):
 
 @pytest.mark.usefixtures("unheard")
 def test_a_hold_whose_release_got_no_reply_is_not_entered_again():
-    """It may be free on the server, and another's: who asks again gets a hold of his own, or waits."""
+    """It may be free on the server, and another's: a second request gets a hold of its own, or waits."""
     _, first = half_released("a")
     assert get_lock("a", ttl=60).acquire().leases[0].owner != first.leases[0].owner
 

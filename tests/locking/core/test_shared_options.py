@@ -81,7 +81,7 @@ def ttl_of_new_lock() -> float:
 
 
 def test_shared_options_follow_the_settings():
-    """What an option that isn't given means is decided by the alias as it is now."""
+    """The alias, as it is now, decides options that aren't given."""
     before = ttl_of_new_lock()
     changed = {"default": {"BACKEND": "locking.backends.memory.MemoryBackend", "TTL": before + 1}}
     with override_settings(LOCKING=changed):

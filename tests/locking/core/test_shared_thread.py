@@ -71,7 +71,7 @@ def test_one_synchronous_function_re_enters():
 
 
 def test_a_hold_of_synchronous_code_is_re_entered_below_it():
-    """What a synchronous caller holds is re-entered by what it runs through `async_to_sync`."""
+    """Code under `async_to_sync` re-enters the locks of its synchronous caller."""
 
     def nested():
         with get_lock("a", ttl=60) as again:

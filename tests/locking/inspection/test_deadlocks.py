@@ -167,7 +167,7 @@ def test_a_circle_of_processes_is_found(engine, names):
 
 @pytest.mark.parametrize("engine", [name for name in HAS_LISTS if name not in ENGINES], indirect=True)
 def test_a_circle_of_threads_is_found(engine):
-    """So it is on the other engines whose processes publish what they hold."""
+    """The same on the other engines whose processes publish their holds."""
     (error,) = victims(circle_of_threads(["a", "b"]))
     assert isinstance(error, LockDeadlock)
 
@@ -208,7 +208,7 @@ def nothing():
 
 
 def test_the_waiter_that_closed_the_circle_gives_up(engine, start):
-    """Who began to wait last gets the error, and the one that waited before it its lock."""
+    """The last to wait gets the error, and the one before it gets its lock."""
     with get_lock("b", ttl=60):
         earlier = start(crossing, "a", "b", nothing)
         until(lambda: waits_for("b"))
@@ -335,7 +335,7 @@ def test_tasks_close_circles_too(engine):
 
 
 def test_a_circle_over_two_backends_is_found(settings, redis_database, quick_looks):
-    """One lock in Redis, one in memory: each record stands where the hold is that others wait for."""
+    """One lock in Redis, one in memory: each record is where the contended hold is."""
     settings.LOCKING = {
         "default": {**BACKENDS["redis"].settings, "KEY_PREFIX": "shop:"},
         "other": {**BACKENDS["memory"].settings, "KEY_PREFIX": "shop:"},
@@ -506,7 +506,7 @@ def test_a_semaphore_whose_holders_all_wait_is_found(engine, start):
 
 @KINDS_ON
 def test_a_free_permit_ends_every_circle_of_its_semaphore(engine, start):
-    """Whoever looks between a release and its grant sees a permit out that waits for it, and one free."""
+    """A look between a release and its grant sees a permit out that waits for it, and one free."""
     with get_lock("a", ttl=60):
         start(hold_then_wait, get_semaphore("s", 2, ttl=60), "a", threading.Event())
         until(lambda: any(wait.name == "a" for wait in waiters()))

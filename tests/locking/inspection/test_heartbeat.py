@@ -179,7 +179,7 @@ def still_young(monkeypatch):
 @pytest.mark.usefixtures("still_young")
 @pytest.mark.parametrize("options", [{}, {"fenced": True}, {"min_hold": 0.01}], ids=str)
 def test_a_young_hold_has_its_process_and_no_details(each_backend, options):
-    """Who holds it is known from the first beat on, the place in the code after a second."""
+    """The holder is known from the first heartbeat on, its place in the code after a second."""
     if "fenced" in options and not each_backend.supports_fencing:
         pytest.skip("mints no fencing tokens")
     with get_lock("a", **options):
@@ -261,7 +261,7 @@ def broken(self, *_, **__):
 
 
 def test_a_beat_builds_no_backend(settings):
-    """What was counted before a test changed LOCKING goes nowhere: the thread imports and asks nothing."""
+    """Counts from before a test changed LOCKING are dropped: the thread imports and asks nothing."""
     settings.LOCKING = {"default": {"BACKEND": MEMORY}}
     reporter = HeartbeatPublisher()
     with get_lock("a"):

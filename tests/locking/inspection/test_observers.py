@@ -123,7 +123,7 @@ def test_a_decorated_function_tells_its_template(heard):
 
 
 async def test_a_decorated_coroutine_tells_its_template(heard):
-    """So it is for asyncio."""
+    """The same for asyncio."""
 
     @distributed_lock(key="'order:'+<order_id>")
     async def pay(order_id): ...
@@ -184,7 +184,7 @@ def test_what_needs_attention_is_logged_above_info(caplog):
     assert levels == {"contended": "INFO", "lost": "WARNING"}
 
 
-def test_nothing_is_made_for_nobody(monkeypatch):
+def test_without_observers_no_event_is_built(monkeypatch):
     """Without observers, receivers and a log at that level no event is built."""
 
     def refuse(*_args, **_kwargs):

@@ -38,7 +38,7 @@ def saved(model: type[Any], **fields: object) -> Any:
     return instance
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = "red"
 
 
@@ -92,7 +92,7 @@ def test_a_template_builds_the_name(source: str, arguments: dict[str, object], n
         ("x", "x"),
         (7, "7"),
         (uuid.UUID(UUID_TEXT), UUID_TEXT),
-        (Colour.RED, "red"),
+        (Color.RED, "red"),
         (Level.HIGH, "3"),
         (date(2026, 11, 21), "2026-11-21"),
         (datetime(2026, 11, 21, 9, 30, tzinfo=UTC), "2026-11-21T09%3A30%3A00+00%3A00"),
@@ -193,7 +193,7 @@ def test_a_template_is_a_str() -> None:
         ([1], "several values"),
         ((1,), "several values"),
         ({1: 2}, "several values"),
-        (b"x", "a bytes can't name a lock"),
+        (b"x", "bytes values can't name a lock"),
         (len, "keys call nothing"),
         (User(), "an unsaved User has no identity"),
         (User(pk=5), "an unsaved User has no identity"),

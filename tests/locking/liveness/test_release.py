@@ -135,7 +135,7 @@ def waiting_for(make):
 @pytest.mark.parametrize("make", [get_lock, get_fair_lock], ids=["lock", "fair"])
 @pytest.mark.parametrize("engine", ["redis", "zookeeper", "etcd"], indirect=True)
 def test_a_killed_waiter_is_dequeued(engine, make):
-    """It stood first in the queue: the one behind it has its turn as soon as the lock is released."""
+    """It was first in the queue: the one behind it has its turn as soon as the lock is released."""
     lease = make("a", ttl=LEASE).acquire()
     with child(waiting_for(make)) as first:
         assert first.report() == "queued"
@@ -170,7 +170,7 @@ def test_locks_of_the_living_stay(watching):
 
 
 def owner_of(name):
-    """Who has the lock."""
+    """Return the holder of the lock."""
     holder = locks["default"].holder(name)
     assert holder is not None
     return holder.owner

@@ -210,7 +210,7 @@ def test_everything_that_is_known_of_a_lock_is_shown():
 
 
 def test_a_backend_that_cannot_list_still_tells_the_owner(monkeypatch):
-    """What is missing is said."""
+    """The message names what is missing."""
     backend = locks["default"]
 
     def refuse(**_):
@@ -264,7 +264,7 @@ def test_anything_but_yes_is_no(monkeypatch, answer):
     assert not LockEvent.objects.exists()
 
 
-def test_nobody_to_ask_is_no(monkeypatch):
+def test_no_terminal_counts_as_no(monkeypatch):
     """Without a terminal and without --yes."""
 
     def no_terminal():
@@ -297,8 +297,8 @@ def test_a_newer_holder_is_never_hit(monkeypatch):
 def test_a_script_names_the_owner_it_means():
     """Another's hold is left alone; --json tells what was done."""
     with get_lock("a"):
-        said = Said("release", "a", "--reason", "a test", "--yes", "--owner", "somebody:1")
-        assert (said.status, said.error) == (1, "'a' on 'default' isn't held by somebody:1")
+        said = Said("release", "a", "--reason", "a test", "--yes", "--owner", "another:1")
+        assert (said.status, said.error) == (1, "'a' on 'default' isn't held by another:1")
     lease = get_lock("a").acquire()
     done = Said("release", "a", "--reason", "a test", "--yes", "--json", "--owner", lease.owner).json
     assert (done["done"], done["owner"]) == (True, lease.owner)
@@ -443,7 +443,7 @@ def test_a_search_that_ended_early_is_no_success(monkeypatch):
     assert found.json["complete"] is False
 
 
-def test_an_outage_is_not_nobody_waiting(backend_down):
+def test_an_outage_is_not_an_empty_queue(backend_down):
     """`waiting` ends with 69 and names the backend."""
     said = Said("waiting")
     assert said.status == 69

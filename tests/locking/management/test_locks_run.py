@@ -82,7 +82,7 @@ def test_it_ends_as_its_command_does(text, status):
 
 
 def test_the_lock_is_held_exactly_while_the_command_runs(pipes):
-    """Held while it runs, free when it has ended."""
+    """The lock is held while the command runs, free when it has ended."""
     with meanwhile(pipes, lambda: get_lock("a").locked()) as found:
         assert run(shell(waiting_between(pipes))).status == 0
     assert found == [True]

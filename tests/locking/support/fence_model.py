@@ -41,7 +41,7 @@ class Rules:
     for_update: bool = False
     reissue: str = "present holder"
     """Who gets a higher token: the present holder before its first fenced body, also `later`, `anyone`, or
-    `nobody`; `checked before` asks who holds the lock in a step of its own."""
+    `no one`; `checked before` asks who holds the lock in a step of its own."""
 
     def program(self, steps: Program) -> Program:
         """Put the fence where this mutant has it."""
@@ -69,7 +69,7 @@ class Rules:
             "later": present,
             "anyone": first,
             "checked before": first and process.found_present,
-            "nobody": False,
+            "no one": False,
         }[self.reissue]
 
 

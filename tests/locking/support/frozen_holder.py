@@ -1,7 +1,7 @@
 """A holder in a process of its own: `python -m tests.locking.support.frozen_holder WHERE TTL`.
 
-It takes the lock `shop` for TTL seconds and says where it stands; after a line it goes on, and says at last
-what became of it. It doesn't look at its clock: what the fence prevents must not depend on it.
+It takes the lock `shop` for TTL seconds and says when it has stopped; after a line it goes on, and says
+at last what became of it. It doesn't look at its clock: what the fence prevents must not depend on it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ def main(where: str, ttl: float) -> None:
 
     lease = get_lock("shop", fenced=True, ttl=ttl).acquire()
 
-    def stand(place: str) -> None:
+    def stop(place: str) -> None:
         if place == where:
-            print("stands", flush=True)
+            print("stopped", flush=True)
             sys.stdin.readline()
 
     try:
-        stand("before")
+        stop("before")
         with atomic():
             advance("default", lease)
-            stand("behind")
+            stop("behind")
             Group.objects.create(name="frozen")
     except (LockError, Error) as error:
         print(type(error).__name__, flush=True)

@@ -81,7 +81,7 @@ class NoWakeUps(MemoryBackend):
     """A release wakes no waiter: each sleeps to the end of the lease."""
 
     def waiter(self, key, owner, ttl, *, fenced=False):
-        """Put wax in front of the waiter."""
+        """Return a waiter that a release does not wake."""
         place = cast(MemoryWaiter, super().waiter(key, owner, ttl))
         place.wake = lambda: None  # type: ignore[method-assign]
         return place

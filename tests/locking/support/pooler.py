@@ -1,4 +1,4 @@
-"""What a connection pooler looks like from outside: it stands between, and answers for the server.
+"""What a connection pooler looks like from outside: it answers for the server.
 
 Like pgbouncer it gives each client a cancellation key of its own, which is how a client can tell.
 """

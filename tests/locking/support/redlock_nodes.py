@@ -104,7 +104,7 @@ def compiled_shim(folder: Path) -> Path | None:
 
 @contextmanager
 def nodes(folder: Path, count: int, shim: Path | None = None) -> Iterator[list[Node]]:
-    """So many nodes for the length of the block."""
+    """Run this many nodes for the length of the block."""
     made = []
     try:
         for number in range(count):

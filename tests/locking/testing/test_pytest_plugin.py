@@ -86,7 +86,7 @@ def run(project: pytest.Pytester, *arguments: str, setting: str | None = None) -
 
 
 def test_every_test_has_a_store_of_its_own(project: pytest.Pytester) -> None:
-    """What one TestCase method leaves held is free in the next."""
+    """A lock that one TestCase method leaves held is free in the next."""
     project.makepyfile(TWO_TESTS)
     run(project).assert_outcomes(passed=2)
 

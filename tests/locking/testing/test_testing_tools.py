@@ -182,9 +182,9 @@ def test_locking_and_its_tools_do_not_need_pytest():
 def test_other_kinds_are_listed_and_lost_by_name_as_well():
     """A reader and a holder of a permit are held locks like any other."""
     with override_locks(), get_semaphore("gateway", permits=2):
-        reading = get_read_lock("catalogue").acquire()
-        assert held_locks() == ["catalogue", "gateway"]
-        simulate_loss("catalogue")
+        reading = get_read_lock("catalog").acquire()
+        assert held_locks() == ["catalog", "gateway"]
+        simulate_loss("catalog")
         with pytest.raises(LockLost):
             reading.ensure_held()
 

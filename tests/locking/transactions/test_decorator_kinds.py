@@ -25,12 +25,12 @@ def test_readers_run_at_the_same_time() -> None:
     both_inside = threading.Barrier(3, timeout=20)
     may_leave = threading.Event()
 
-    @distributed_lock(key="'catalogue'", kind="read", atomic=False)
+    @distributed_lock(key="'catalog'", kind="read", atomic=False)
     def read() -> None:
         both_inside.wait()
         may_leave.wait(20)
 
-    @distributed_lock(key="'catalogue'", kind="write", wait=0)
+    @distributed_lock(key="'catalog'", kind="write", wait=0)
     def write() -> str:
         return "written"
 
@@ -60,15 +60,15 @@ def test_a_semaphore_admits_as_many_as_it_has_permits() -> None:
 def test_a_reader_inside_a_writers_transaction_is_covered_by_it() -> None:
     """The read lock of the same name is a re-entry, whose end is the writer's COMMIT."""
 
-    @distributed_lock(key="'catalogue'", kind="read")
+    @distributed_lock(key="'catalog'", kind="read")
     def read() -> str:
         return current_lease().name
 
-    @distributed_lock(key="'catalogue'", kind="write")
+    @distributed_lock(key="'catalog'", kind="write")
     def write() -> str:
         return read()
 
-    assert write() == "catalogue"
+    assert write() == "catalog"
 
 
 @pytest.mark.parametrize(
@@ -115,11 +115,11 @@ def test_mutant_a_fence_for_readers_refuses_all_but_the_newest(monkeypatch: pyte
     """Readers hold the lock side by side; the fence would call every one overtaken by the next."""
     monkeypatch.setattr("locking.core.options.HELD_BY_SEVERAL", ())
 
-    @distributed_lock(key="'catalogue'", kind="read", fenced=True)
+    @distributed_lock(key="'catalog'", kind="read", fenced=True)
     def read() -> str:
         return "read"
 
-    lease = get_read_lock("catalogue").acquire()
+    lease = get_read_lock("catalog").acquire()
     assert elsewhere(read) == "read"
     lease.ensure_held()
     with pytest.raises(StaleFencingToken, match="overtaken"):
@@ -129,14 +129,14 @@ def test_mutant_a_fence_for_readers_refuses_all_but_the_newest(monkeypatch: pyte
 def test_a_read_lock_with_a_fence_is_refused() -> None:
     """The message says why."""
     with pytest.raises(ValueError, match="several holders"):
-        get_read_lock("catalogue", fenced=True)
+        get_read_lock("catalog", fenced=True)
 
 
 async def test_an_async_function_takes_another_kind() -> None:
     """The lock of the call is a read lock."""
 
-    @distributed_lock(key="'catalogue'", kind="read")
+    @distributed_lock(key="'catalog'", kind="read")
     async def read() -> bool:
-        return isinstance(get_read_lock("catalogue"), ReadLock) and await get_read_lock("catalogue").alocked()
+        return isinstance(get_read_lock("catalog"), ReadLock) and await get_read_lock("catalog").alocked()
 
     assert await read()

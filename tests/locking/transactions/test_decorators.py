@@ -76,7 +76,7 @@ def test_several_keys_are_held_together() -> None:
 
 
 def test_a_callable_key_names_the_lock() -> None:
-    """What the callable returns is what is locked."""
+    """The callable's return values are locked."""
 
     @distributed_lock(key=lambda skus: [f"sku:{sku}" for sku in skus])
     def sell(skus: list[str]) -> None:

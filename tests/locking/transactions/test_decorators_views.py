@@ -258,7 +258,7 @@ def test_a_success_whose_rows_are_not_there_is_never_answered(client: Client) ->
 
 
 def test_a_refusal_may_roll_back(client: Client) -> None:
-    """A view that answers 409 itself after a database error says that it failed: the answer stands."""
+    """A view that answers 409 itself after a database error says that it failed: the answer is kept."""
     assert client.get("/swallowing/409/").status_code == 409
     assert client.get("/rollback/").status_code == 422
     assert committed() == []

@@ -73,7 +73,7 @@ def test_the_fence_is_the_first_statement() -> None:
 
 
 def test_the_row_has_token_and_owner_of_the_hold() -> None:
-    """What the fence keeps is committed together with the work."""
+    """The fence's row is committed together with the work."""
     with locked_transaction("shop", fenced=True) as lease:
         assert not elsewhere(Fence.objects.filter(name="shop").exists)
     row = fence_of("shop")
@@ -390,7 +390,7 @@ def test_a_fence_timeout_that_can_not_be_meant_is_named(seconds: object, setting
 def test_a_transaction_that_was_given_up_is_run_again(fenced_database: str) -> None:
     """Another transaction changes the row in between: the whole function runs again, under the same token."""
     tokens: list[int] = []
-    sell("nobody")
+    sell("no one")
 
     def interfere() -> None:
         with connections[fenced_database].cursor() as cursor:
@@ -440,7 +440,7 @@ def test_retries_have_an_end(code: str) -> None:
 
 
 def test_a_retry_that_succeeds_leaves_one_result() -> None:
-    """What the failed runs wrote is undone."""
+    """The writes of failed runs are undone."""
     runs: list[int] = []
     assert failing("40P01", 2, runs)() == "done"
     assert committed() == ["run 3"]
@@ -504,7 +504,7 @@ def test_retries_do_not_wait_for_the_lock_again() -> None:
 
 
 def test_retries_are_refused_inside_an_open_transaction() -> None:
-    """As ever, the lock stands outside the transaction."""
+    """As ever, the lock is outside the transaction."""
 
     @distributed_lock(key="'shop'", retries=1)
     def work() -> None:

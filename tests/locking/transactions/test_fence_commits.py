@@ -228,7 +228,7 @@ def test_mutant_a_probe_that_does_not_wait_denies_a_commit_on_its_way(
 
 
 def test_a_database_that_is_down_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is just being restarted isn't asked once only, and not for ever."""
+    """A server that is just being restarted isn't asked once only, and not forever."""
     refused = OperationalError("refused")
     answers: list[bool | Error] = [refused, refused, True]
     asked: list[CommitMarker] = []

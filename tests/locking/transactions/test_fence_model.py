@@ -80,7 +80,7 @@ def test_after_a_clock_that_ran_ahead_the_holder_goes_on(program, isolation):
 
 def test_mutant_without_reissued_tokens_every_sale_is_refused():
     """Without a new token the holder alone stays stale until the clock has caught up."""
-    assert alone(Model(Rules(reissue="nobody"), start=AHEAD)) == "0 is stale"
+    assert alone(Model(Rules(reissue="no one"), start=AHEAD)) == "0 is stale"
 
 
 @pytest.mark.parametrize("mutant", ["anyone", "checked before"])

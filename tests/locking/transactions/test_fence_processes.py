@@ -19,11 +19,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @contextmanager
 def holder(where: str, ttl: float) -> Iterator[WarmProcess]:
-    """A process that has the lock, and stands `before` or `behind` its fence."""
+    """A process that has the lock, and has stopped `before` or `behind` its fence."""
     module = ["-m", "tests.locking.support.frozen_holder", where, str(ttl)]
     with WarmProcess(module, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
-            assert process.stdout.readline() == "stands\n"
+            assert process.stdout.readline() == "stopped\n"
             yield process
         finally:
             process.kill()

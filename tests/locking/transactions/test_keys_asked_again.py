@@ -144,7 +144,7 @@ async def test_an_async_function_asks_again_as_well() -> None:
     ],
 )
 def test_an_answer_that_locks_nothing_is_refused(answer: Any, reported: str) -> None:
-    """Before the body, with the reason and the cure."""
+    """Before the body, with the reason and the fix."""
 
     @distributed_lock(key=lambda: answer)
     def work() -> None:

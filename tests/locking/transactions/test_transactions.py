@@ -345,7 +345,7 @@ def test_a_lock_lost_before_the_commit_rolls_back() -> None:
 def test_mutant_a_commit_that_asks_no_lease_stores_what_was_done_without_the_lock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without the question before COMMIT the block is a success, beside whoever has the lock by then."""
+    """Without the question before COMMIT the block is a success, though another has the lock by then."""
     monkeypatch.setattr(SingleLease, "confirm", lambda lease: None)
     with locked_transaction("shop") as lease:
         add("row")

@@ -126,7 +126,7 @@ def test_it_commits_before_the_release(client: Client, address: str, at_release:
 
 @pytest.mark.parametrize("address", OUTSIDE + INSIDE)
 def test_what_was_written_before_an_exception_is_rolled_back(client: Client, address: str) -> None:
-    """Both frameworks make an answer of an exception: the answer stands, the rows don't."""
+    """Both frameworks make an answer of an exception: the answer is sent, the rows are rolled back."""
     assert client.get(f"{address}?fail=1").status_code == 400
     assert committed() == []
     assert not elsewhere(get_lock("order:7").locked)
@@ -172,7 +172,7 @@ def test_the_conflict_page_is_in_chinese(client: Client, order_taken: None) -> N
 
 
 def test_the_outage_page_is_in_chinese(client: Client, backend_down: str) -> None:
-    """So does the page of an outage."""
+    """The same for the page of an outage."""
     response = client.get("/down/7/", headers=CHINESE)
     assert response.status_code == 503
     page = response.content.decode()

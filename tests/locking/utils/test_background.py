@@ -74,7 +74,7 @@ def test_a_worker_that_is_stopped_leaves_no_database_connection(opened):
 
 
 def test_a_single_run_leaves_no_database_connection(opened):
-    """So it is with a thread that ends by itself, as that of an `on_lost` that writes a row."""
+    """The same with a thread that ends by itself, such as that of an `on_lost` that writes a row."""
     step, made = opened
     assert start_thread("locking-test", step)
     until(lambda: made and made[0].closed, PATIENCE)

@@ -33,7 +33,7 @@ from orders.selling import checkout, reservations
 from tests.factories import ProductFactory
 from tests.lab.interleaving import eventually
 from tests.orders.faults.transport import DATABASE, FAULTS, Step, Transport, close_all
-from tests.orders.mortal import nobody_works
+from tests.orders.mortal import database_is_idle
 
 DONE, NOTHING, UNKNOWN = "done", "nothing", "unknown"
 SECRET: Final = "whsec_of_the_faults"
@@ -296,7 +296,7 @@ def explore(point: Point, before: dict[str, Any], after: dict[str, Any]) -> str:
         finally:
             transport.heal()
             close_all()
-    eventually(nobody_works, "PostgreSQL rolls back what was cut off")
+    eventually(database_is_idle, "PostgreSQL rolls back what was cut off")
     untrue = _untrue(point, first, seen(sku), before, after)
     if not untrue and first == UNKNOWN and point.begin in WITHOUT_A_KEY:
         untrue = "" if (now := seen(sku)) in (before, after) else f"but there is {now}"

@@ -102,7 +102,7 @@ def any_lost_connection_is_unknown(patch) -> None:
 
 
 def a_key_is_not_kept(patch) -> None:
-    """What a key has done isn't looked up."""
+    """The key's outcome isn't looked up."""
     patch.setattr(idempotency, "_answered", lambda key: None)
 
 

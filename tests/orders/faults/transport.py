@@ -107,7 +107,7 @@ class Transport:
 
     @contextmanager
     def installed(self) -> Iterator[Transport]:
-        """Stand between the clients and their servers for the block."""
+        """Intercept the clients' connections to their servers for the block."""
         close_all()
         with (
             mock.patch.object(psycopg.Connection, "wait", self._database_wait()),
@@ -145,7 +145,7 @@ class Transport:
         def connect(*args: Any, **kwargs: Any) -> Any:
             fault = self.next(DATABASE, "connect")
             if fault.startswith("lost"):
-                kwargs["host"] = "/nobody/listens/here"
+                kwargs["host"] = "/no/server/here"
             return _or_kill(fault, real(*args, **kwargs))
 
         return connect

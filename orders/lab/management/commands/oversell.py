@@ -94,15 +94,15 @@ class Command(racing.Command):
         plan, variants, absent = _planned(options)
         for path in (options["json"], options["report"]):
             _require_writable(path)
-        colours = {"no_color": options["no_color"], "force_color": options["force_color"]}
+        colors = {"no_color": options["no_color"], "force_color": options["force_color"]}
         started = now()
         results = _raced(
-            plan, variants, Bars(make_console(stderr=True, **colours), plan), bool(options["report"])
+            plan, variants, Bars(make_console(stderr=True, **colors), plan), bool(options["report"])
         )
         document = summary(plan, results, started, absent)
         _write(options, document, results)
         # Last, for its reader may have seen enough: `… | head` must not cost the files.
-        print_results(make_console(file=self.stdout, **colours), plan, results, absent)
+        print_results(make_console(file=self.stdout, **colors), plan, results, absent)
         _judge(results)
 
 

@@ -1,4 +1,4 @@
-// The strategy's own lines; the ones that somebody executes are lit.
+// The strategy's own lines; the ones that a buyer executes are lit.
 
 import { source } from "./api.js";
 import { make } from "./dom.js";
@@ -25,7 +25,7 @@ export class CodePane {
     return parts;
   }
 
-  /** Light lines: `{A: 34}` or `{7: 34}`, by anyone who stands there. */
+  /** Light lines: `{A: 34}` or `{7: 34}`, by who executes it. */
   light(standing) {
     if (!this.rows) return;
     for (const line of this.rows.values()) {
@@ -46,5 +46,5 @@ export class CodePane {
   }
 }
 
-// Who stands there has a column of its own, beside the line's number.
+// The buyers on a line have a column of their own, beside the line's number.
 export const lineRow = (number, code) => make("div", { className: "line" }, make("span", { className: "who" }), make("span", { className: "gutter", textContent: number }), code);

@@ -99,7 +99,7 @@ function begin({ name, attempt, parameters }) {
   byId("progress").value = 0;
 }
 
-// Each answer moves the bar only: nobody wants forty announcements.
+// Each answer moves the bar only: forty announcements would be too many.
 function answered({ buyers, parameters }) {
   byId("progress").value = buyers;
   byId("counter").textContent = fill(gettext("%(buyers)s of %(all)s buyers have their answer"), { buyers, all: parameters.buyers });
@@ -116,7 +116,7 @@ function result(found, id, wanted) {
   remember(parameters);
 }
 
-// What stands side by side was raced under the same conditions; a recording gives way to the visitor's own race.
+// Races shown side by side ran under the same conditions; a recording gives way to the visitor's own race.
 function put(place, name, replayed) {
   const one = results.get(name);
   const other = place === "left" ? "right" : "left";

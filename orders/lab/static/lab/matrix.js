@@ -67,7 +67,7 @@ function logarithmic(values, width) {
 
 const widthOf = (race) => race.name.length * LETTER + LABEL + 8;
 
-// A label that would leave the plot stands to the left of its dot.
+// A label that would leave the plot goes to the left of its dot.
 const spanOf = (race, x, width) => {
   const at = x(latency(race));
   return at + widthOf(race) > width ? [at - widthOf(race), at + 10] : [at - 10, at + widthOf(race)];

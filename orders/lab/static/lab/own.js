@@ -204,7 +204,7 @@ function markText(actor, { mark: name, line, stock, token }) {
 function now(actor, by, state) {
   if (actor.end === "stale_token") return `✗ ${STEP_NAMES().stale_token}`;
   if (actor.end) return { ...ANSWERS(), sold: gettext("✓ done"), error: gettext("! gave up") }[ANSWER[actor.end]];
-  if (by) return state.deadlock ? fill(gettext("‖ waits for %(by)s for ever: a deadlock"), by) : fill(gettext("‖ waits for %(by)s, who has %(on)s"), by);
+  if (by) return state.deadlock ? fill(gettext("‖ waits for %(by)s forever: a deadlock"), by) : fill(gettext("‖ waits for %(by)s, who has %(on)s"), by);
   const lost = states.at(-1).said?.ended?.find((lock) => lock.by === actor.name);
   return lost ? fill(gettext("its lease of %(name)s has ended"), lost) : "";
 }

@@ -83,7 +83,7 @@ export class Panel {
     race.buyers.forEach((buyer, at) => this.#cell(this.cells[at], buyer, over));
   }
 
-  /** The buyer that is looked at, or anyone who moved last, and the line on which it stands. */
+  /** The buyer that is looked at, or anyone who moved last, and the line it executes. */
   standing() {
     const marks = this.race.buyers
       .filter((buyer) => this.picked === null || buyer.number === this.picked)

@@ -147,7 +147,7 @@ export const PUZZLES = () => [
     fix: [["unlock mug\ncommit", "commit\nunlock mug"]],
   },
   {
-    text: gettext("Have the cache show for ever what is gone."),
+    text: gettext("Have the cache show forever what is gone."),
     program: "stock = 1\ncache = -1\nnever cache > stock in the end\n\nreader:\nread stock\nwrite cache = stock\n\nbuyer:\nupdate stock = stock - 1\nupdate cache = -1",
     hint: gettext("Let the reader look at the stock and fill the cache only when the buyer has emptied it."),
     incident: gettext("Facebook calls these stale sets. Its memcache gives a reader a lease that a deletion takes away, so that a late fill is refused."),

@@ -4,8 +4,8 @@
   const names = variants.map((v) => v.name);
   const plots = [];
 
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-  const axis = (more) => ({ stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, ...more });
+  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const axis = (more) => ({ stroke: color("quiet"), grid: { stroke: color("line"), width: 1 }, ticks: { show: false }, ...more });
   const draw = (place, options, data) => {
     const size = { width: place.clientWidth, height: options.height };
     plots.push({ plot: new uPlot({ ...options, ...size }, data, place), place });
@@ -32,28 +32,28 @@
   const throughput = () => {
     const bars = uPlot.paths.bars({ size: [0.6, 60] });
     const of = (sound) => variants.map((v) => (v.sound === sound ? v.orders_per_second : null));
-    const series = (label, name) => ({ label, stroke: colour(name), fill: colour(name), width: 0, paths: bars, points: { show: false }, value: number });
+    const series = (label, name) => ({ label, stroke: color(name), fill: color(name), width: 0, paths: bars, points: { show: false }, value: number });
     draw(document.getElementById("throughput-plot"),
       { ...byStrategy("orders/s"), series: [which, series("sound", "sound"), series("broken", "broken")] }, [x, of(true), of(false)]);
   };
 
   const latency = () => {
-    // Three shapes as well as three colours: a bar up to p50, a dot at p95, a ring at p99.
+    // Three shapes as well as three colors: a bar up to p50, a dot at p95, a ring at p99.
     const bars = uPlot.paths.bars({ size: [0.6, 60] });
     const none = () => null;
-    const dots = (label, name, fill) => ({ label, stroke: colour(name), paths: none, value: number, points: { show: true, size: fill === "transparent" ? 13 : 8, width: 2, stroke: colour(name), fill } });
+    const dots = (label, name, fill) => ({ label, stroke: color(name), paths: none, value: number, points: { show: true, size: fill === "transparent" ? 13 : 8, width: 2, stroke: color(name), fill } });
     draw(document.getElementById("latency-plot"), {
       ...byStrategy("ms"),
       series: [which,
-        { label: "p50 (bar)", stroke: colour("bar"), fill: colour("bar"), width: 0, paths: bars, points: { show: false }, value: number },
-        dots("p95 (dot)", "mid", colour("mid")), dots("p99 (ring)", "ink", "transparent")],
+        { label: "p50 (bar)", stroke: color("bar"), fill: color("bar"), width: 0, paths: bars, points: { show: false }, value: number },
+        dots("p95 (dot)", "mid", color("mid")), dots("p99 (ring)", "ink", "transparent")],
     }, [x, variants.map((v) => v.p50_ms), variants.map((v) => v.p95_ms), variants.map((v) => v.p99_ms)]);
   };
 
   const zeroLine = (u) => {
     const y = u.valToPos(0, "y", true);
     u.ctx.save();
-    u.ctx.strokeStyle = colour("ink");
+    u.ctx.strokeStyle = color("ink");
     u.ctx.lineWidth = devicePixelRatio;
     u.ctx.setLineDash([4, 4]);
     u.ctx.beginPath();
@@ -66,7 +66,7 @@
   const stockOverTime = (place) => {
     const { ms, page, truth } = stock[place.dataset.name];
     const stepped = uPlot.paths.stepped({ align: 1 });
-    const line = (label, name, dash) => ({ label, stroke: colour(name), width: 2, dash, paths: stepped, points: { show: false } });
+    const line = (label, name, dash) => ({ label, stroke: color(name), width: 2, dash, paths: stepped, points: { show: false } });
     draw(place, {
       height: 230,
       cursor: { drag: { x: false, y: false } },

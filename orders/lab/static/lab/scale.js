@@ -17,7 +17,7 @@ export function ticks(end, x, y, unit = "ms") {
   });
 }
 
-/** Vertical flags at the moments of a race; `numbered` ones stand beside each other where their lines are close. */
+/** Vertical flags at the moments of a race; `numbered` ones are side by side where their lines are close. */
 export function flags(moments, x, height, numbered) {
   let free = 0;
   return moments.flatMap(({ ms }, at) => {

@@ -111,7 +111,7 @@ function hear(event) {
   if (event.type !== "ended") return;
   current = null;
   BUYERS.forEach((name) => ready(lane(name).querySelector("[data-next]"), false));
-  if (event.why !== "done") tell("", event.why === "idle" ? gettext("Nobody pressed anything for a while, so the session has ended.") : `${gettext("The session has ended.")} ${event.problem ?? ""}`);
+  if (event.why !== "done") tell("", event.why === "idle" ? gettext("The session has ended: no key was pressed for a while.") : `${gettext("The session has ended.")} ${event.problem ?? ""}`);
 }
 
 function show(state) {
@@ -123,7 +123,7 @@ function show(state) {
   if (circle) tell("won", circle, "", "ordered_locks");
   else if (over) judge(state);
   else if (byId("ring").dataset.closed) tell("", gettext("The ring is closed: each waits for what the other has. Now wait for the one who is made to give up."));
-  else tell("", BUYERS.every((name) => !state.lanes[name].marks.length) ? gettext("Both stand at the door. Press A or B.") : "");
+  else tell("", BUYERS.every((name) => !state.lanes[name].marks.length) ? gettext("Neither has started. Press A or B.") : "");
   pressAgain(state);
 }
 

@@ -127,7 +127,7 @@ def _is_refused(using):
 def test_a_rollback_is_a_release_too(using):
     """A body that fails takes its lock with it."""
     with pytest.raises(ZeroDivisionError), locked_transaction("piece", using=using):
-        _sell(using, "nobody")
+        _sell(using, "no one")
         raise ZeroDivisionError
     assert not elsewhere(_closing(using, lambda: _is_refused(using)))
     assert _sales(using) == []

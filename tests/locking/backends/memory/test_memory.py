@@ -30,7 +30,7 @@ def test_a_release_wakes_one_waiter_alone():
     assert isinstance(store.take("a", "holder", 60.0), Grant)
     for waiter in waiters:
         assert isinstance(store.take("a", waiter.owner, 60.0, waiter), Busy)
-        assert isinstance(store.take("a", waiter.owner, 60.0, waiter), Busy)  # asks twice, stands once
+        assert isinstance(store.take("a", waiter.owner, 60.0, waiter), Busy)  # asks twice, is queued once
     assert store.release("a", "holder")
     assert woken == [0]
     assert waiters[0].grant is not None

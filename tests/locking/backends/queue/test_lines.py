@@ -45,7 +45,7 @@ def line_of(*kinds, permits=0):
 
 
 @given(KINDS)
-def test_who_has_the_lock_waits_for_nobody_and_the_others_for_one(kinds):
+def test_a_holder_watches_no_one_and_a_waiter_watches_one(kinds):
     """A reader or writer holds exactly when it has no one to wait for; a waiter watches one, who came
     before.
     """
@@ -311,7 +311,7 @@ def test_a_lost_connection_is_looked_for_several_times_in_a_session():
 
 
 def test_an_aliass_own_way_to_look_for_a_lost_connection_counts():
-    """So does the sleep of a handler, of which kazoo takes no other."""
+    """The same for a handler's sleep; kazoo accepts no other handler."""
     assert min(pauses_of({"connection_retry": {"max_tries": -1, "delay": 5.0}})) > 1.0
     handler = SequentialThreadingHandler()
     handler.sleep_func = lambda seconds: None

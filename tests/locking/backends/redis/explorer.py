@@ -411,13 +411,13 @@ class TurnedLoop(asyncio.SelectorEventLoop):
 
 
 class Case(NamedTuple):
-    """What is explored: a verb on a kind of lock, in some neighbourhood."""
+    """What is explored: a verb on a kind of lock, in some neighborhood."""
 
     name: str
     get: Callable[..., Any]
     kind: str
     body: str = "acquire, extend, release"
-    neighbour: str = ""
+    neighbor: str = ""
     ack: bool = False
     cluster: str = ""
 
@@ -439,19 +439,19 @@ LISTED: dict[str, Callable[[str, str], bytes]] = {
 """The member of the index under which a hold is listed; by the name of its kind."""
 SEVERAL: dict[str, dict[str, Any]] = {
     "replica acknowledges": {"ack": True},
-    "no replica acknowledges": {"ack": True, "neighbour": "no replica"},
+    "no replica acknowledges": {"ack": True, "neighbor": "no replica"},
     "cluster moved": {"cluster": "moved"},
     "cluster asks": {"cluster": "asks"},
 }
 """Where several servers have a say; Redlock's are in `test_answers`."""
 CASES = [
     *(Case(f"{kind}, free", get, kind) for kind, get in KINDS.items()),
-    *(Case(f"{kind}, waits", get, kind, neighbour="releases") for kind, get in KINDS.items()),
-    *(Case(f"{kind}, in vain", get, kind, neighbour="stays") for kind, get in KINDS.items()),
-    Case("lock, behind Java", get_lock, "lock", neighbour="java"),
-    *(Case(f"{kind}, waits again", get, kind, neighbour="dies once") for kind, get in KINDS.items()),
-    Case("lock, behind Java again", get_lock, "lock", neighbour="java dies once"),
-    Case("lock, behind Java unheard", get_lock, "lock", neighbour="java unheard"),
+    *(Case(f"{kind}, waits", get, kind, neighbor="releases") for kind, get in KINDS.items()),
+    *(Case(f"{kind}, in vain", get, kind, neighbor="stays") for kind, get in KINDS.items()),
+    Case("lock, behind Java", get_lock, "lock", neighbor="java"),
+    *(Case(f"{kind}, waits again", get, kind, neighbor="dies once") for kind, get in KINDS.items()),
+    Case("lock, behind Java again", get_lock, "lock", neighbor="java dies once"),
+    Case("lock, behind Java unheard", get_lock, "lock", neighbor="java unheard"),
     Case("lock, renewed", get_lock, "lock", body="acquire, renew, release"),
     Case("lock, renewed beside another", get_lock, "lock", body="acquire, renew two, release"),
     Case("lock, released again", get_lock, "lock", body="acquire, release, acquire, release the first"),
@@ -468,12 +468,12 @@ CASES = [
         for name, where in SEVERAL.items()
     ),
     Case("cluster, asks in vain", get_lock, "lock", cluster="refuses"),
-    Case("cluster, waits", get_lock, "lock", cluster="moved", neighbour="releases"),
+    Case("cluster, waits", get_lock, "lock", cluster="moved", neighbor="releases"),
     Case("cluster, fails over", get_lock, "lock", cluster="moves"),
     Case("cluster, moves", get_lock, "lock", body="acquire, move, release", cluster="moves"),
     Case("lock, extended while renewed", get_lock, "lock", body="acquire, extend while renewing, release"),
-    *(Case(f"{kind}, free once given up", get, kind, neighbour="stays, ends") for kind, get in KINDS.items()),
-    Case("lock, granted while given up", get_lock, "lock", neighbour="stays, releases"),
+    *(Case(f"{kind}, free once given up", get, kind, neighbor="stays, ends") for kind, get in KINDS.items()),
+    Case("lock, granted while given up", get_lock, "lock", neighbor="stays, releases"),
 ]
 
 
@@ -553,7 +553,7 @@ class Explorer:
         return world
 
     def _set_the_scene(self, backend: Any) -> None:
-        """Put the neighbours where they are; nothing of it is a step."""
+        """Put the neighbors where they are; nothing of it is a step."""
         case, world = self.case, self.world
         if case.cluster:
             world.server = world.servers[6380]
@@ -563,22 +563,22 @@ class Explorer:
                 world.move()
             else:
                 world.servers[6379].asks = "0 model:6380"
-        world.server.replicas = 0 if case.neighbour == "no replica" else int(case.ack)
+        world.server.replicas = 0 if case.neighbor == "no replica" else int(case.ack)
         world.server.execute(b"HSET", b"bystander", BYSTANDER.encode(), b"1")
         world.server.refuses = case.cluster == "refuses"
-        if case.neighbour.startswith("java"):
+        if case.neighbor.startswith("java"):
             world.server.execute(b"HSET", KEY.encode(), JAVA.encode(), b"1")
             world.rivals += [lambda: None, self._java_releases]
-            world.server.is_deaf = "unheard" in case.neighbour
+            world.server.is_deaf = "unheard" in case.neighbor
         elif "given" in case.body:
             kind = backend.kind if case.kind == "lock" else backend.variant(case.kind).kind
             self._served(kind.acquire(KEY, GIVEN, RIVAL_TTL, keep=False, queue=False))
-        elif case.neighbour in ("releases", "dies once", *STAYING):
+        elif case.neighbor in ("releases", "dies once", *STAYING):
             kind = backend.kind if case.kind == "lock" else backend.variant(case.kind).kind
             rival = kind if case.kind != "read" else backend.variant("write").kind
             self._served(rival.acquire(KEY, RIVAL, RIVAL_TTL, keep=False, queue=False))
             then = {"stays": deque(), "stays, ends": world.ending, "stays, releases": world.giving_up}
-            acting = then.get(case.neighbour, world.rivals)
+            acting = then.get(case.neighbor, world.rivals)
             acting += [lambda: None] * (acting is world.rivals)
             acting.append(lambda: self._served(rival.release(KEY, RIVAL)))
 
@@ -591,9 +591,9 @@ class Explorer:
 
     def _attempt(self) -> tuple[Any, str]:
         """Return the lease, if one was given, and what its user heard about its end."""
-        if "dies once" in self.case.neighbour:
+        if "dies once" in self.case.neighbor:
             self._wait_in_vain()
-        wait = 0.0 if not self.case.neighbour or self.case.neighbour == "no replica" else WAIT
+        wait = 0.0 if not self.case.neighbor or self.case.neighbor == "no replica" else WAIT
         attempt: dict[str, Any] = {"lease": None, "reported": ""}
         lock = self.case.get(KEY, ttl=TTL, wait=wait)
         if "given" in self.case.body:
@@ -646,7 +646,7 @@ class Explorer:
         return lease.token in self.world.server.minted[LISTED[self.case.kind](lease.key, lease.owner)]
 
     def holders(self) -> set[str]:
-        """Who has the lock on the server."""
+        """The holder of the lock on the server."""
         server = self.world.server
         if self.case.kind == "semaphore":
             if not server.do_exists(b"{a}:timeout"):
@@ -689,7 +689,7 @@ class Explorer:
         if not forgotten and world.server.values.get(b"bystander") != {BYSTANDER.encode(): b"1"}:
             problems.append("the lease of another name was touched")
         in_time = world.clock.now < Clock().now + RIVAL_TTL
-        if self.case.neighbour == "stays" and in_time and not forgotten and RIVAL not in self.holders():
+        if self.case.neighbor == "stays" and in_time and not forgotten and RIVAL not in self.holders():
             problems.append("the holder has lost its lock")
         if self._is_heard_in_the_queue():
             problems.append("a waiter that is gone still stands in the queue, and is listened for")
@@ -723,7 +723,7 @@ class Explorer:
             "java unheard": "BackendError",
         }
         usual = "BackendError" if self.case.cluster == "refuses" else "released"
-        return endings.get(self.case.neighbour, usual)
+        return endings.get(self.case.neighbor, usual)
 
     def _is_heard_in_the_queue(self) -> bool:
         listened = {channel for channel, who in self.world.server.listeners.items() if who}
@@ -851,7 +851,7 @@ def model_servers(
     def for_tasks(address: Address) -> AsyncTransport:
         return AsyncTransport(pool(address))
 
-    ack = ReplicaAck(1 if case.neighbour else "auto", 100) if case.ack else None
+    ack = ReplicaAck(1 if case.neighbor else "auto", 100) if case.ack else None
     home = Address("model", port)
     if case.cluster:
         index, slots = Index("", clustered=False), SlotMap([home])

@@ -115,7 +115,7 @@ ENGINES = {
         of_redlock,
         quorum=2,
     ),
-    "replicas": Engine(ONE, Case("replicas", get_lock, "lock", neighbour="a replica", ack=True), of_replicas),
+    "replicas": Engine(ONE, Case("replicas", get_lock, "lock", neighbor="a replica", ack=True), of_replicas),
     "cluster": Engine(ONE, Case("cluster", get_lock, "lock", cluster="moved"), of_cluster),
 }
 

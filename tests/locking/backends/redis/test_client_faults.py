@@ -105,7 +105,7 @@ KINDS = {
 
 
 def _timed_out(get) -> None:
-    """Wait once in vain: the subscription that this took is idle afterwards."""
+    """Wait until the timeout: the subscription is idle afterwards."""
     with contextlib.suppress(LockNotAcquired):
         get("a", wait=0.05).acquire()
 

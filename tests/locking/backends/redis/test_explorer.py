@@ -70,7 +70,7 @@ def test_two_faults_at_every_pair_of_steps(explorer, case, driver):
 @given(data=st.data())
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_more_faults_at_random(explorer, driver, data):
-    """Up to five faults in any verb and neighbourhood break no invariant; a failure prints its seed."""
+    """Up to five faults in any verb and neighborhood break no invariant; a failure prints its seed."""
     case = data.draw(st.sampled_from(CASES))
     steps = st.tuples(st.integers(0, 25), st.sampled_from(Fault))
     drawn = data.draw(st.lists(steps, min_size=3, max_size=5, unique_by=lambda each: each[0]))

@@ -172,7 +172,7 @@ def a_place_is_taken_back_by_a_release(patch):
 
 
 def a_place_is_not_withdrawn(patch):
-    """Who gives up stays in the queue."""
+    """A waiter that gives up stays in the queue."""
 
     def dequeue_owned(self):
         yield from ()

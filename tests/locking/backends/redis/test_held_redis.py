@@ -217,7 +217,7 @@ def test_a_java_holder_is_listed_once_one_of_ours_met_it(client, get, fields, ki
 )
 def test_java_holders_are_found_by_looking_around(client, fields, kind):
     """Listing looks at some keys of the server each time, until it has come round."""
-    client.hset("somebody's:hash", mapping={"name": "x", "mode": "read"})
+    client.hset("another:hash", mapping={"name": "x", "mode": "read"})
     java_holds(client, "a", **fields)
     if kind == "read":
         client.set(f"{{a}}:{JAVA}:rwlock_timeout:1", 1, px=30_000)
@@ -258,7 +258,7 @@ def test_a_java_fair_lock_is_listed_as_one_once_someone_waits(client):
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("waits_when_listed", [True, False])
 def test_breaking_a_java_fair_lock_wakes_its_line(client, waits_when_listed):
-    """The first in Redisson's queue is woken, whether or not it stood there when the list was shown."""
+    """The first in Redisson's queue is woken, whether or not it was there when the list was shown."""
     java_holds(client, "a")
     if waits_when_listed:
         near_listener = java_waits_fairly(client, "a")

@@ -245,14 +245,14 @@ def test_threads_are_served_in_the_order_they_came(server):
     """First in, first out, through the queue that Java shares."""
     turns = []
 
-    def stand(number):
+    def enqueue(number):
         with get_fair_lock("a", ttl=FAR, wait=FAR):
             turns.append(number)
 
     with get_fair_lock("a", ttl=FAR):
         crowd = []
         for number in range(5):
-            crowd.append(begin(partial(stand, number)))
+            crowd.append(begin(partial(enqueue, number)))
             until(partial(queue_is, server, number + 1), PATIENCE)
     for each in crowd:
         each.result(timeout=PATIENCE)

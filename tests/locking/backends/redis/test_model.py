@@ -33,7 +33,7 @@ KINDS = (("lock", "b"), ("read", "c"), ("write", "d"), ("semaphore", "e"), ("fai
 
 def conversation() -> list[Any]:
     """Requests that go through every script of the verbs, in an order that makes each branch answer."""
-    place = place_in_queue(TWO, 30, keep=False, channel="nobody-listens")
+    place = place_in_queue(TWO, 30, keep=False, channel="no-subscriber")
     steps: list[Any] = [
         acquire_request("a", ONE, 30, keep=False, entry=b"", index=INDEX),
         acquire_request("a", TWO, 30, keep=False, entry=place, index=INDEX),

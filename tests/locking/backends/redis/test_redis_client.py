@@ -46,7 +46,7 @@ def connection(settings: Any, request: pytest.FixtureRequest) -> Any:
 
 
 def test_a_reply_is_received(connection: ThreadConnection) -> None:
-    """What the server said comes back undecoded."""
+    """The server's answer is returned undecoded."""
     connection.send(command("ECHO", "here").by_digest)
     assert connection.receive(5.0) == b"here"
 

@@ -102,14 +102,14 @@ def test_a_java_release_wakes_the_first_in_line(server, java):
     _hold(server, java)
     turns = []
 
-    def stand(number):
+    def enqueue(number):
         with get_lock("a", ttl=60, wait=60):
             turns.append(number)
 
     with counted_waiters(locks["default"]) as waiters:
-        first = begin(lambda: stand(1))
+        first = begin(lambda: enqueue(1))
         until(lambda: waiters.number() == 1, PATIENCE)
-        second = begin(lambda: stand(2))
+        second = begin(lambda: enqueue(2))
         until(lambda: waiters.number() == 2, PATIENCE)
         assert dict(server.pubsub_numsub(CHANNEL)) == {CHANNEL.encode(): 1}  # one of each process
         _release(server)
@@ -227,7 +227,7 @@ VERBS = {
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("use", OTHER_USES)
 def test_a_key_of_another_use_is_an_error_with_a_way_out(server, use, verb):
-    """Neither busy nor an outage, and never granted: the error names the key, its type and the cure."""
+    """Neither busy nor an outage, and never granted: the error names the key, its type and the fix."""
     OTHER_USES[use](server)
     before = server.dump("a")
     with pytest.raises(BackendError, match=rf"the key 'a' holds a {use} of another use.*KEY_PREFIX"):
@@ -327,7 +327,7 @@ class Crowd:
         raise AssertionError(f"heard {heard}, and no end")
 
     def waiting(self):
-        """Who stands in the queue."""
+        """The waiters in the queue."""
         names = {place.encode(): name for name, place in self.places.items()}
         return [names[place] for place in self.server.lrange(QUEUE, 0, -1)]
 
@@ -364,7 +364,7 @@ def test_a_waiter_that_gives_up_on_a_free_lock_passes_it_on(server):
 
 
 def test_a_prefix_keeps_locks_apart(own_redis):
-    """`KEY_PREFIX` stands before every name."""
+    """Every name begins with `KEY_PREFIX`."""
     from django.test.utils import override_settings
 
     from tests.backends import REDIS

@@ -43,7 +43,7 @@ def end_that_the_second_knows(backend, seconds):
 
 
 def test_a_waiter_hears_of_a_shorter_lease_although_the_first_leaves(backend):
-    """Who is not the first learns the new end, too: it gets its turn then, though the first has given up."""
+    """A later waiter learns the new end, too: it gets its turn then, though the first has given up."""
     assert 0 < end_that_the_second_knows(backend, PATIENCE) <= 5.0
 
 

@@ -34,7 +34,7 @@ def server(own_redis, locks_on):
 
 
 def granted_at(server, micros, *, fenced=False, name="a", rule=b"", instead=b""):
-    """Acquire and release `name` on a server whose clock stands at `micros` and return the token.
+    """Acquire and release `name` on a server whose clock shows `micros` and return the token.
 
     `instead` takes the place of `rule` in the script: a mutant.
     """
@@ -58,7 +58,7 @@ def test_an_unfenced_lock_leaves_no_key_behind(server):
 
 
 def test_an_unfenced_pair_takes_nine_commands(server):
-    """What the scripts do on the server is most of what a lock costs, so it is counted."""
+    """The scripts' commands are most of a lock's cost: this counts them."""
     with get_lock("warm-up", ttl=5):
         pass
     server.config_resetstat()
@@ -89,7 +89,7 @@ BY_THE_CLOCK_ALONE = (b"== 2 then return", b"> -1 then return")
 
 @pytest.mark.parametrize("fenced", [(False, False), (False, True), (True, False), (True, True)])
 def test_two_grants_of_one_microsecond_have_two_tokens(server, fenced):
-    """The clock stands: the second token is one more than the first, fenced or not."""
+    """The clock is stopped: the second token is one more than the first, fenced or not."""
     first, second = (granted_at(server, 500, fenced=each) for each in fenced)
     assert second == first + 1
 
@@ -119,7 +119,7 @@ def test_without_all_of_its_digits_a_token_would_not_rise(server, fenced):
 
 
 def test_a_counter_that_a_database_checks_rises_with_unfenced_grants(server):
-    """While the clock stands and the index is lost the counter alone makes tokens rise, unfenced ones too."""
+    """With a stopped clock and a lost index the counter alone makes tokens rise, unfenced ones too."""
     tokens = []
     for fenced in (True, False, True, False):
         tokens.append(granted_at(server, 500, fenced=fenced))

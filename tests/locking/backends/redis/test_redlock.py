@@ -418,7 +418,7 @@ def test_a_known_failure_oversells_unless_it_is_fenced(skewed, shop, failure, fe
     failure(skewed)
     skewed[2].start()
     quick = begin(lambda: _try_until_up(shop, "B", fenced))
-    until(lambda: quick.done() or (fenced and _somebody_waits(shop)), "B sells, or waits at the fence")
+    until(lambda: quick.done() or (fenced and _has_waiters(shop)), "B sells, or waits at the fence")
     may_go_on.set()
     slow.result(timeout=PATIENCE)
     quick.result(timeout=PATIENCE)
@@ -445,7 +445,7 @@ def _sells(alias, buyer, fenced):
     return True
 
 
-def _somebody_waits(alias):
+def _has_waiters(alias):
     waits = _count(
         alias,
         "SELECT COUNT(*) FROM pg_stat_activity"

@@ -1,4 +1,4 @@
-"""What the worker is given to do."""
+"""The worker's tasks."""
 
 from __future__ import annotations
 

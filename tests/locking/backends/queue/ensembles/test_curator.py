@@ -85,7 +85,7 @@ def test_curator_wakes_a_python_waiter(java, path):
 
 
 def test_python_wakes_a_waiting_curator(java, path):
-    """Curator stands behind our node, and has the lock once that is released."""
+    """Curator queues behind our node, and has the lock once that is released."""
     with get_lock("shared"):
         waiter = java.begin("main", "wait", path)
         until(is_one_waiting, PATIENCE)

@@ -156,7 +156,7 @@ def test_a_login_carries_no_token(etcd, etcd_options):
         ({"ca_cert": "stranger"}, BackendUnavailable, "CERTIFICATE_VERIFY_FAILED"),
         ({"cert_cert": None, "cert_key": None}, BackendUnavailable, "SSL"),
     ],
-    ids=["password", "nobody", "prefix", "authority", "no certificate"],
+    ids=["password", "unknown user", "prefix", "authority", "no certificate"],
 )
 def test_etcd_refuses_whom_it_should(etcd, etcd_options, certificates, change, error, says):
     """A wrong password, prefix or certificate is an error that says so, and shows no password."""

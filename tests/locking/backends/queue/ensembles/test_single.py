@@ -162,7 +162,7 @@ def test_a_session_in_doubt_is_unknown_and_then_lost(tmp_path):
 
 @needs_zookeeper
 def test_a_server_agrees_to_less_than_was_asked_for_and_a_hold_ends_by_that(tmp_path):
-    """Who asks for ten minutes gets the server's limit of one, and believes in two thirds of it."""
+    """A request for ten minutes gets the server's limit of one minute, and two thirds of it count."""
     with own_zookeeper(tmp_path, session_timeout=600.0), get_lock("a", ttl=600) as lease:
         assert 0.0 < any_engine().hold_ends("a", lease.owner) - now() <= 60.0 * SESSION_TRUST_RATIO
 

@@ -19,7 +19,7 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /**
- * A Redisson client that does what it is told on standard input, one line a command, and answers one line each:
+ * A Redisson client that carries out the commands of its standard input, one per line, and prints a line for each:
  * {@code <id> <thread> <verb> <kind> <name> [milliseconds]} is answered by {@code <id> <result>}.
  *
  * <p>A lock belongs to a thread, so each {@code <thread>} named is one of its own.
@@ -99,7 +99,7 @@ public final class Harness {
     private static Object done(String verb, RPermitExpirableSemaphore semaphore, long milliseconds)
             throws InterruptedException {
         switch (verb) {
-            case "permits": // as many as the last number says, unless somebody has said so
+            case "permits": // as many as the last number says, unless set already
                 return semaphore.trySetPermits((int) milliseconds);
             case "try":
                 return taken(semaphore.tryAcquire(0, milliseconds, TimeUnit.MILLISECONDS));
@@ -138,7 +138,7 @@ public final class Harness {
 
     private static Object done(String verb, RCountDownLatch latch, long milliseconds) throws InterruptedException {
         switch (verb) {
-            case "count": // set it, unless somebody has
+            case "count": // set it, unless set already
                 return latch.trySetCount(milliseconds);
             case "down":
                 latch.countDown();

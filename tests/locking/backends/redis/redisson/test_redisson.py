@@ -248,7 +248,7 @@ def test_python_forces_java_out(site):
     site.until_heard("shared")
     backend = any_engine()
 
-    assert not backend.force_release("shared", "somebody:1")
+    assert not backend.force_release("shared", "another:1")
     assert backend.force_release("shared", holder_of("shared"))
 
     assert waiter.result(PROMPT) == "true"

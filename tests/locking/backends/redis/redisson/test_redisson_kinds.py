@@ -179,15 +179,15 @@ def test_the_fair_queue_is_served_in_order_across_both(site):
     turns: list[str] = []
     held = get_fair_lock("shared").acquire()
 
-    def stand(name: str) -> None:
+    def wait(name: str) -> None:
         with get_fair_lock("shared"):
             turns.append(name)
 
-    first = in_thread(stand, "python 1")
+    first = in_thread(wait, "python 1")
     until_in_line(site, 1)
     java = site.java.begin("main", "wait", "shared", kind="fair")
     until_in_line(site, 2)
-    last = in_thread(stand, "python 2")
+    last = in_thread(wait, "python 2")
     until_in_line(site, 3)
 
     held.release()

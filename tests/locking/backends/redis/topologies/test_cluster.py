@@ -163,7 +163,7 @@ def test_a_half_moved_lock_is_waited_for_in_bounds(cluster, monkeypatch):
 
 
 def test_a_waiter_outlasts_a_half_moved_lock(cluster, monkeypatch):
-    """Who waits goes on asking until the move has ended, and then gets the lock."""
+    """A waiter goes on asking until the move has ended, and then gets the lock."""
     monkeypatch.setattr(cluster_module, "TIMEOUT", 0.1)
     name, source, target, lease = half_moved(cluster, "outlast")
     tried = threading.Event()
@@ -203,7 +203,7 @@ def ask_while_it_moves(cluster, prefix, monkeypatch):
 
 
 def test_a_request_outlasts_the_moment_of_a_move(cluster, monkeypatch):
-    """Who doesn't wait for the lock waits for its keys all the same: the answer is whose it is."""
+    """A caller that doesn't wait for the lock waits for its keys all the same, and learns the holder."""
     assert ask_while_it_moves(cluster, "moment", monkeypatch) is None
 
 
@@ -374,9 +374,9 @@ def test_a_cluster_without_nodes_is_unavailable(tmp_path, settings):
     settings.LOCKING = {"default": {"LOCATION": ["redis://127.0.0.1:1", "redis://127.0.0.1:2"], "WAIT": 0.2}}
 
     with pytest.raises(BackendUnavailable, match="default"):
-        get_lock("nobody").try_acquire()
+        get_lock("unserved").try_acquire()
     with pytest.raises(BackendUnavailable):
-        get_lock("nobody").acquire()
+        get_lock("unserved").acquire()
 
 
 def test_one_url_of_a_cluster_says_what_to_do(cluster, settings):

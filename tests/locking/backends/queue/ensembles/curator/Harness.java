@@ -11,7 +11,7 @@ import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.retry.RetryOneTime;
 
 /**
- * A Curator client that does what it is told on standard input, one line a command, and answers one line each:
+ * A Curator client that carries out the commands of its standard input, one per line, and prints a line for each:
  * {@code <id> <thread> <verb> <kind> <path> [milliseconds]} is answered by {@code <id> <result>}.
  *
  * <p>A mutex belongs to a thread, so each {@code <thread>} named is one of its own.
