@@ -37,6 +37,7 @@ from locking.utils.clock import now
 from locking.utils.ownership import PROCESS, current_context, new_owner
 from tests.backends import BACKENDS, any_engine
 from tests.locking.support.helpers import look_for_deadlocks_soon, publishing, take_from
+from tests.support.processes import until
 
 PATIENCE = 30.0
 ENGINES = ("redis", "database-postgresql", "zookeeper", "etcd")
@@ -188,14 +189,6 @@ def start():
         yield submit
         for future in futures:
             future.result(PATIENCE)
-
-
-def until(condition):
-    """Wait for what another thread is about to do."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.005)
 
 
 def waits_for(name):
