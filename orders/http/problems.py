@@ -106,8 +106,8 @@ KEY_MISSING = _kind(
 SIGNATURE = _kind(
     "400 signature-refused: The signature is not valid",
     "Nothing was done. The detail says whether the header, the signature or its time is wrong. Sign the "
-    "body as it is sent, with a secret that the shop knows, anew for each attempt.",
-    "The signature is 412 s old, at most 300 s are accepted; sign each attempt anew, and compare the clocks.",
+    "body as it is sent, with a secret that the shop knows, for each attempt.",
+    "The signature is 412 s old, at most 300 s are accepted; sign each attempt, and compare the clocks.",
 )
 UNAUTHORIZED = _kind(
     "401 unauthorized: Authentication is required",

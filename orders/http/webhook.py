@@ -136,7 +136,7 @@ def verify(header: str, body: bytes, secrets: Sequence[str]) -> None:
         raise Problem(
             SIGNATURE,
             f"The signature is {abs(age):.0f} s {'old' if age > 0 else 'in the future'}, at most "
-            f"{TOLERANCE} s are accepted; sign each attempt anew, and compare the clocks.",
+            f"{TOLERANCE} s are accepted; sign each attempt, and compare the clocks.",
         )
 
 

@@ -108,7 +108,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_default="",
                         default="",
-                        help_text="The authenticated caller whose order it is; empty: anybody's who knows its id.",
+                        help_text="The authenticated caller whose order it is; empty: any caller's who knows its id.",
                         max_length=100,
                         verbose_name="scope",
                     ),
@@ -319,7 +319,7 @@ class Migration(migrations.Migration):
                         help_text="Units that one customer may have in all; empty: as many as there are.",
                         null=True,
                         validators=[django.core.validators.MinValueValidator(1)],
-                        verbose_name="limit a customer",
+                        verbose_name="limit per customer",
                     ),
                 ),
                 (

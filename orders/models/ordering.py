@@ -43,7 +43,7 @@ class Order(models.Model):
         blank=True,
         default="",
         db_default="",
-        help_text=_("The authenticated caller whose order it is; empty: anybody's who knows its id."),
+        help_text=_("The authenticated caller whose order it is; empty: any caller's who knows its id."),
     )
     pay_by = models.DateTimeField(
         _("pay by"), null=True, blank=True, help_text=_("Unpaid, it expires then and its units go back.")

@@ -46,8 +46,12 @@ export function evidence(race) {
   return [first, race.problems[0], trouble(race)].filter(Boolean).join(" ");
 }
 
-// Where the traces show nothing in particular, what the buyers were told is evidence too.
-const answers = (race) => fill(gettext("%(sold)s buyers were told that they have bought, %(refused)s that it is sold out."), race);
+// Where the traces show nothing in particular, the buyers' answers are evidence too.
+const answers = (race) => {
+  const bought = count(ngettext("%s buyer got a mug", "%s buyers got a mug", race.sold), race.sold);
+  const refused = count(ngettext("%s was refused: sold out", "%s were refused: sold out", race.refused), race.refused);
+  return fill(gettext("%(bought)s, %(refused)s."), { bought, refused });
+};
 
 function trouble(race) {
   const kind = kindOf(race);
@@ -73,7 +77,7 @@ export const STEP_NAMES = () => ({
   committed: gettext("has committed"),
   unlocked: gettext("has released the lock"),
   overtaken: gettext("was overtaken, begins again"),
-  busy: gettext("was told: busy, try again"),
+  busy: gettext("was refused: busy, try again"),
   deadlocked: gettext("was the victim of a deadlock: both waited for each other"),
   unavailable: gettext("Redis does not answer"),
   lost: gettext("has lost its lock: nothing is written"),
