@@ -38,6 +38,13 @@ class BigTable:
 class ReadOnly(BigTable):
     """Looking is all that anyone may do; what may be done more is an action."""
 
+    opts: Any
+    readonly_fields: Any
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Return all fields: a form has none of those that say when it was and what failed."""
+        return self.readonly_fields or [field.name for field in self.opts.concrete_fields]
+
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """It comes about elsewhere."""
         return False

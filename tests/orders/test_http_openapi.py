@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import schemathesis
-from django.contrib.staticfiles import finders
 from django.test import Client
 from django.utils import translation
 from hypothesis import HealthCheck, settings
@@ -20,6 +18,7 @@ from schemathesis.specs.openapi.checks import (
 
 from config.wsgi import application
 from orders.http.problems import PROBLEM_TYPES
+from tests import ROOT
 from tests.factories import OrderFactory, ProductFactory
 from tests.orders.shelf import reserved
 
@@ -116,7 +115,7 @@ def texts_of(part):
 
 def test_the_page_of_the_interface_is_in_chinese_too(client):
     """Each text of the document has its Chinese, a problem the one of its own page, and nothing else has."""
-    texts = json.loads(Path(finders.find("orders/docs.zh-hans.json")).read_text())
+    texts = json.loads((ROOT / "orders/static/orders/docs.zh-hans.json").read_text())
     document = client.get("/openapi.json").json()
     del document["info"]  # the page names what it is itself
     found = set(texts_of(document))
