@@ -410,6 +410,7 @@ def test_a_lecture_is_led_by_space_and_arrows_alone(open_page):
     expect(page.locator("#left .mug.beyond.taken")).to_have_count(30)
     shot(page, "lecture-2")
     expect(page.locator("#left .mug").last).to_be_in_viewport(ratio=1)
+    assert page.evaluate("document.documentElement.scrollHeight") <= PROJECTOR["height"]
     page.keyboard.press("ArrowRight")
     expect(slide(page)).to_have_text("3/6 · Why")
     expect(page.locator("#guessed")).to_contain_text("buyers have read 10 by here")
