@@ -40,30 +40,18 @@ class Kept(ListedLookups, ReadOnly):
         return format_html('<bdi title="{}">{}</bdi>', visible(row.name), shortened(row.name))
 
 
-class TimeFilter(admin.DateFieldListFilter):
-    """Rows of a day, a week, a month: Django writes "By" before the title."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.title = _("time")
-
-
 @admin.register(LockEvent)
 class LockEventAdmin(Kept, admin.ModelAdmin):  # type: ignore[type-arg]  # not subscriptable
     """What operators did to others' locks."""
 
     list_display = ("moment", "action", "done", "short_name", "holder", "actor", "reason")
-    fields = readonly_fields = (
-        *("moment", "action", "done", "actor", "reason"),
-        *("name", "key", "kind", "backend", "holder", "owner", "token", "details"),
-    )
     # Not by a date hierarchy: on MySQL that needs the tables of time zones.
-    list_filter = (("at", TimeFilter), "action", "done", "backend", "kind")
+    list_filter = ("at", "action", "done", "backend", "kind")
     search_fields = ("name", "owner", "actor", "reason")
     search_help_text = _("Name, owner, actor or reason")
     list_per_page = 50
 
-    @admin.display(description=_("time"), ordering="at")
+    @admin.display(description=_("at"), ordering="at")
     def moment(self, row: LockEvent) -> str:
         """Return the time to the second, with its zone: logs are compared by it."""
         return date_format(timezone.localtime(row.at), "Y-m-d H:i:s T")

@@ -28,7 +28,6 @@ from locking.admin.held_rows import (
     HeldChangeList,
     Rows,
     as_row,
-    breakable,
     find_row,
     page_of,
 )
@@ -329,7 +328,7 @@ def _history(minutes: list[int]) -> dict[str, Any]:
     return {"points": points, "most": most, "text": text}
 
 
-def _timeline(hold: Any) -> list[tuple[datetime, Any, str | None, str]]:
+def _timeline(hold: Any) -> list[tuple[datetime, Any, str, str]]:
     """Return when what happened to a lock, by whom and why, the latest first."""
     here, zone = time.time(), timezone.get_current_timezone()  # noqa: TID251 shown
     seen = [
@@ -337,14 +336,12 @@ def _timeline(hold: Any) -> list[tuple[datetime, Any, str | None, str]]:
         (hold.since, _("acquired"), hold.holder, hold.site),
         *((here - each.waited, _("waits"), each.who, each.doing) for each in hold.waiting),
     ]
-    moments: list[tuple[datetime, Any, str | None, str]] = [
-        (datetime.fromtimestamp(at, zone), what, by and breakable(by), visible(why or ""))
+    moments: list[tuple[datetime, Any, str, str]] = [
+        (datetime.fromtimestamp(at, zone), what, visible(by or ""), visible(why or ""))
         for at, what, by, why in seen
         if at is not None
     ]
     for event in LockEvent.objects.filter(backend=hold.backend, name=storable(hold.name))[:EVENTS_SHOWN]:
         ended = "" if event.done else f" ({_('had ended')})"
-        moments.append(
-            (event.at, f"{event.get_action_display()}{ended}", breakable(event.actor), event.reason)
-        )
+        moments.append((event.at, f"{event.get_action_display()}{ended}", event.actor, event.reason))
     return sorted(moments, key=lambda moment: moment[0], reverse=True)

@@ -398,6 +398,7 @@ def test_a_stalled_verdict_finds_the_circle_broken(engine, monkeypatch):
     assert [type(error) for error in stalled_until_another_gives_up(monkeypatch)] == [LockDeadlock]
 
 
+@pytest.mark.whole
 def test_without_a_claim_a_stalled_verdict_has_a_second_victim(engine, monkeypatch):
     """The mutant."""
     monkeypatch.setattr(deadlocks.DeadlockWatch, "_claims", lambda watch, circle: True)
@@ -529,6 +530,7 @@ def semaphore_beside_java(start, redis_database, monkeypatch):
         get_semaphore("s", 2, ttl=60, wait=2.0).acquire()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("engine", ["redis"], indirect=True)
 def test_a_permit_that_is_not_listed_is_no_deadlock(engine, start, redis_database, monkeypatch):
     """Its holder may return it at any moment: the waiter waits, as long as it may."""

@@ -103,6 +103,7 @@ def test_a_process_that_never_used_the_name_is_refused_at_once(using, monkeypatc
     assert refused
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("using", FORMS[:2], ids=form_of, indirect=True)
 def test_a_limit_of_statements_ends_no_wait(using):
     """A wait is bounded by `wait` alone, and PostgreSQL's own limit holds for what follows."""
@@ -155,6 +156,8 @@ def deadlock(using):
 
     def lock(first, second):
         with locked_transaction(first, using=using, wait=PATIENCE):
+            if connections[using].vendor == "postgresql":
+                _execute(using, "SET LOCAL deadlock_timeout = '50ms'")  # after a second it looks for a circle
             both.wait(PATIENCE)
             get_lock(second, wait=PATIENCE).acquire()
 
