@@ -209,9 +209,9 @@ class EntryAdmin(ReadOnlyAdmin):
 class MovementAdmin(ReadOnlyAdmin):
     """The movements of a level, or of all, the newest first; an item's page links here."""
 
-    list_display = ("entry", "kind", "source", "target", "quantity", "actor", "created_at")
+    list_display = ("entry", "level", "kind", "source", "target", "quantity", "actor", "created_at")
     list_display_links = None
-    list_select_related = ("entry",)
+    list_select_related = ("entry", "level__item", "level__location")
     ordering = ("-pk",)
     search_fields = ("entry__cause__exact",)
     search_help_text = _("The whole cause")

@@ -75,7 +75,7 @@ class LockEvent(models.Model):
         DEAD_PROCESS = "dead_process", _("release for a dead process")
         DEADLOCK = "deadlock", _("deadlock")
 
-    at = models.DateTimeField(_("at"), db_default=UtcNow(), editable=False, db_index=True)
+    at = models.DateTimeField(_("time"), db_default=UtcNow(), editable=False, db_index=True)
     action = models.CharField(_("action"), max_length=20, choices=Action.choices)
     done = models.BooleanField(
         _("done"), default=True, help_text=_("No: the hold had ended, so there was nothing to do.")

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 from django.contrib import admin
 from django.http import HttpRequest
 from django.utils import timezone
-from django.utils.dateformat import format as date_format
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
@@ -29,9 +28,9 @@ class ReadOnly:
 class Kept(ListedLookups, ReadOnly):
     """Rows of the database, by name."""
 
-    class Media:
-        """The style sheet of the held locks: links differ from text by more than their color."""
+    list_per_page = 50
 
+    class Media:  # links differ from text by more than their color
         css: ClassVar = {"all": ["locking/held.css"]}
 
     @admin.display(description=_("name"), ordering="name")
@@ -45,16 +44,16 @@ class LockEventAdmin(Kept, admin.ModelAdmin):  # type: ignore[type-arg]  # not s
     """What operators did to others' locks."""
 
     list_display = ("moment", "action", "done", "short_name", "holder", "actor", "reason")
+    readonly_fields = ("moment",)
     # Not by a date hierarchy: on MySQL that needs the tables of time zones.
     list_filter = ("at", "action", "done", "backend", "kind")
     search_fields = ("name", "owner", "actor", "reason")
     search_help_text = _("Name, owner, actor or reason")
-    list_per_page = 50
 
-    @admin.display(description=_("at"), ordering="at")
+    @admin.display(description=_("time"), ordering="at")
     def moment(self, row: LockEvent) -> str:
         """Return the time to the second, with its zone: logs are compared by it."""
-        return date_format(timezone.localtime(row.at), "Y-m-d H:i:s T")
+        return timezone.localtime(row.at).strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 @admin.register(Fence)
@@ -64,5 +63,4 @@ class FenceAdmin(Kept, admin.ModelAdmin):  # type: ignore[type-arg]  # not subsc
     list_display = ("short_name", "token", "owner", "updated_at")
     search_fields = ("=name", "owner")
     search_help_text = _("Name in full, or owner")
-    list_per_page = 50
     show_full_result_count = False

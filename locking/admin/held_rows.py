@@ -101,6 +101,7 @@ class Rows:
 class HeldFilter(admin.SimpleListFilter):
     """A filter by which `HeldChangeList` asks the backends; it changes no queryset."""
 
+    template = "admin/locking/heldlock/filter.html"
     options: ClassVar[Callable[[], Iterable[tuple[str, Any]]]]
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:

@@ -70,7 +70,7 @@ class Migration(migrations.Migration):
                         auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
                     ),
                 ),
-                ("at", models.DateTimeField(auto_now_add=True, db_index=True, verbose_name="at")),
+                ("at", models.DateTimeField(auto_now_add=True, db_index=True, verbose_name="time")),
                 (
                     "action",
                     models.CharField(

@@ -13,7 +13,10 @@ class Migration(migrations.Migration):
             model_name="lockevent",
             name="at",
             field=models.DateTimeField(
-                db_default=locking.utils.databases.UtcNow(), db_index=True, editable=False, verbose_name="at"
+                db_default=locking.utils.databases.UtcNow(),
+                db_index=True,
+                editable=False,
+                verbose_name="time",
             ),
         ),
     ]

@@ -9,6 +9,7 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from locking.admin.lookups import ListedLookups
 from orders.admin.parts import STYLES, ReadOnly, badge
@@ -76,7 +77,8 @@ class OrderEventAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignor
     def retry_now(self, request: HttpRequest, events: QuerySet[OrderEvent]) -> None:
         """Make undelivered events due, whatever pause they are in."""
         due = events.filter(delivered_at=None).update(due_at=Now())
-        self.message_user(request, _("%(due)s events are due now.") % {"due": due})
+        said = ngettext("%(due)s event is due now.", "%(due)s events are due now.", due)
+        self.message_user(request, said % {"due": due})
 
 
 @admin.register(PaymentEvent)

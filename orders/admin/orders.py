@@ -38,9 +38,8 @@ class OrderAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[typ
         "customer",
         "units",
         "lines",
-        "total",
-        "currency",
-        "pay_by",
+        "price",
+        "due",
         "strategy",
     )
     list_filter = ("state", "strategy", "created_at")
@@ -68,6 +67,16 @@ class OrderAdmin(ListedLookups, ReadOnly, admin.ModelAdmin):  # type: ignore[typ
     def written_number(self, order: Order) -> str:
         """Return the number without the separators of a quantity."""
         return str(order)
+
+    @admin.display(description=_("total"), ordering="total")
+    def price(self, order: Order) -> str:
+        """Return the total with its currency."""
+        return f"{order.total} {order.currency}"
+
+    @admin.display(description=_("pay by"), ordering="pay_by")
+    def due(self, order: Order) -> Any:
+        """Return until when an order that isn't paid can be."""
+        return order.pay_by if order.state == Order.State.PLACED else None
 
     @admin.display(description=_("state"), ordering="state")
     def how(self, order: Order) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from uuid import uuid4
 
 from django.contrib import messages
@@ -37,6 +37,13 @@ class BigTable:
 
 class ReadOnly(BigTable):
     """Looking is all that anyone may do; what may be done more is an action."""
+
+    opts: Any
+    readonly_fields: ClassVar[Any]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Return all fields: a form has none of those that say when it was and what failed."""
+        return self.readonly_fields or [field.name for field in self.opts.concrete_fields]
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Refuse: rows are created elsewhere."""

@@ -319,7 +319,7 @@ class Migration(migrations.Migration):
                         help_text="Units that one customer may have in all; empty: as many as there are.",
                         null=True,
                         validators=[django.core.validators.MinValueValidator(1)],
-                        verbose_name="limit a customer",
+                        verbose_name="limit per customer",
                     ),
                 ),
                 (

@@ -52,7 +52,7 @@ class Product(models.Model):
         help_text=_("It is for sale; otherwise orders are refused."),
     )
     customer_limit = models.PositiveIntegerField(
-        _("limit a customer"),
+        _("limit per customer"),
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],

@@ -1,7 +1,6 @@
 """A real Chromium before the real web server, on the tests' own database and Redis."""
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 
 from locking.inspection.held import held_locks
 from orders.lab.models import LabEvent, LabRun
+from tests.support.processes import until
 
 FLAGS = [
     "--headless",
@@ -85,10 +85,7 @@ def end_lab_runs() -> None:
     """
     for run in LabRun.objects.filter(ended_at=None):
         LabEvent.objects.create(run=run, sender=LabEvent.Sender.VISITOR, data={"say": "stop"})
-    deadline = time.monotonic() + PATIENCE / 1000
-    while held := [hold.name for hold in held_locks(prefix="lab:").rows]:
-        assert time.monotonic() < deadline, f"a run of the lab goes on, under {held}"
-        time.sleep(0.02)
+    until(lambda: not held_locks(prefix="lab:").rows, "the runs of the lab have ended")
 
 
 def _complaint(message: ConsoleMessage) -> list[str]:

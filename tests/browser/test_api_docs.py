@@ -46,3 +46,15 @@ def test_it_can_be_read(transactional_db, open_page, complaints, scheme):
     expect(page.get_by_role("button", name="Close").first).to_be_visible()
     assert violations(page) == []
     complaints.clear()  # of the refusal
+
+
+def test_it_is_in_the_readers_language(transactional_db, open_page):
+    """In Chinese: what each operation does, Swagger UI's own words, and the problems by their titles."""
+    page = open_page("/docs/", locale="zh-CN")
+    expect(page.locator(".opblock-summary-description").last).to_contain_text("接收支付服务商的事件")
+    summaries = page.locator(".opblock-summary-description").all_inner_texts()
+    assert [text for text in summaries if text.isascii()] == []
+    checkout = page.locator("#operations-checkout-checkout")
+    checkout.locator(".opblock-summary-control").click()
+    expect(checkout.get_by_role("button", name="试一试")).to_be_visible()
+    expect(checkout.locator(".response-col_description").last).to_contain_text("busy: 现在太忙。")

@@ -138,6 +138,7 @@ def test_select_all_knows_the_rows_that_came_later(open_list, held):
 def test_every_filter(open_list, held):
     """Each filter narrows the list, and all are cleared by one link."""
     page = open_list()
+    expect(page.locator("#changelist-filter summary").nth(2)).to_have_text("Held longer than")
     page.get_by_role("link", name="semaphore", exact=True).click()
     expect(page.locator("#result_list tbody tr")).to_have_count(1)
     page.get_by_role("link", name="Clear all filters").click()

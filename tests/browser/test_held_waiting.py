@@ -173,7 +173,8 @@ def test_no_name_of_a_thread_and_no_date_is_broken(open_admin, contended, langua
 
 def test_a_holder_is_not_broken_in_the_middle_of_a_word(open_admin, contended):
     """A narrow column breaks it after a colon; `worker-0` stays on one line."""
-    cell = row(open_admin(LIST, width=1280), "order:42").locator(".field-holder bdi")
+    page = open_admin(LIST, width=1280)
+    cell = row(page, "order:42").locator(".field-holder bdi")
     height = """e => {
       const range = document.createRange();
       range.selectNodeContents(e.lastChild);
@@ -181,6 +182,9 @@ def test_a_holder_is_not_broken_in_the_middle_of_a_word(open_admin, contended):
     }"""
     assert cell.evaluate(height) == 1
     expect(cell).to_have_text(re.compile(r"^\S+:\d+:worker-0$"))
+    page.get_by_role("link", name="order:42", exact=True).click()
+    acquired = page.locator(".held-events tr", has_text="Acquired").locator("bdi")
+    assert acquired.evaluate(height) == 1
 
 
 @pytest.mark.parametrize("width", [1280, 1440, 1920])

@@ -25,7 +25,9 @@ def order():
     """A paid order of three of ten mugs and a pen."""
     for sku in ("mug", "pen"):
         ProductFactory.create(sku=sku)
-    return pay(checkout([Line("mug", 3), Line("pen", 1)], "conditional_update", customer="ann").pk)
+    return pay(
+        checkout([Line("mug", 3), Line("pen", 1)], "conditional_update", customer="ann.smith@example.com").pk
+    )
 
 
 @pytest.fixture

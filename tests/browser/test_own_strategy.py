@@ -150,8 +150,10 @@ def test_a_puzzle_of_the_model_is_solved_by_hand(lab):
     page = lab("/lab/?puzzle=8", viewport={"width": 1280, "height": 900})
     expect(page.locator("#puzzle h3")).to_contain_text("8 · Write skew")
     expect(page.locator("#puzzle a")).to_have_attribute("href", re.compile("jepsen"))
+    expect(page.locator("#own-panel")).to_be_hidden()  # no step is taken yet
     for who in "AAAABBBB":
         page.get_by_role("button", name=f"{who} · next").click()
+    expect(page.locator("#own-panel .tick")).to_have_text(["0 steps", "4 steps", "8 steps"])
     page.get_by_role("button", name="A · next").click()
     page.get_by_role("button", name="A · next").click()
     page.locator("#own-undo").click()

@@ -7,8 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from config.embedded import EmbeddedError, Home, Postgres, Redis
 from config.embedded import server as server_module
 from config.embedded.__main__ import run
 from tests import ROOT
+from tests.support.processes import until
 
 as_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can act as two accounts or mount a small disk"
@@ -47,7 +47,7 @@ def kill_now(pid: int) -> None:
     """Kill without a deregister, and wait until it is gone."""
     process = psutil.Process(pid)
     process.kill()
-    wait_for(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+    until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
 
 
 class TestStarting:
@@ -84,7 +84,7 @@ class TestStarting:
         process = starter(checkout, start_new_session=True)
         home = checkout / ".run" / "home"
         # A cluster in the making has another name when it is made: who looks late may find that one only.
-        wait_for(lambda: any((home / place).exists() for place in (reached, "redis.sock")))
+        until(lambda: any((home / place).exists() for place in (reached, "redis.sock")))
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         embedded.start(checkout)
@@ -147,14 +147,6 @@ class TestStarting:
             connection.execute("DROP DATABASE holdfast")
         embedded.start(checkout)
         assert postgres.answers()
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
-    """Look again until `condition` holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
 
 
 def servers_working_in(checkout: Path) -> list[int]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from tests import ROOT
+from tests.support.processes import until
 
 PYTHON = """#!/bin/sh
 echo "$@" >>"$ASKED"
@@ -45,10 +45,8 @@ def test_serve_has_a_relay_of_events_that_ends_with_it(make, tmp_path):
     asked = make("serve", "PORT=8080")
     assert asked[:2] == ["manage.py migrate --verbosity 0", "manage.py seed_demo"]
     assert set(asked[2:4]) == {"-m config.serve 8080", "manage.py relay_events --every 2"}
-    deadline = time.monotonic() + 20
-    while (tmp_path / "asked").read_text().splitlines()[4:] != ["relay ended"]:
-        assert time.monotonic() < deadline, "the relay goes on without its server"
-        time.sleep(0.02)
+    said = tmp_path / "asked"
+    until(lambda: said.read_text().splitlines()[4:] == ["relay ended"], "the relay ends with its server")
 
 
 def test_the_documentation_has_the_static_lab(make):

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from io import StringIO
 from pathlib import Path
@@ -20,6 +19,7 @@ from django.db import connection
 from orders.lab.models import Order, Product
 from orders.lab.race import lab_products
 from orders.lab.strategies import STRATEGIES
+from tests.support.processes import until
 
 SMALL = ["--buyers", "6", "--stock", "2", "--processes", "2"]
 PATIENCE = 60.0  # seconds: a busy machine starts a command and its workers in ten
@@ -169,14 +169,6 @@ def processes_in(database):
 def hear_the_terminal():
     """Under nohup the tests ignore SIGHUP, and what they start would inherit that."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
-def until(condition, seconds=PATIENCE):
-    """Look until it is so, or fail."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.02)
 
 
 @pytest.fixture

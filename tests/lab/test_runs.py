@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -28,9 +27,10 @@ from orders.lab.pages import limits, supervisor
 from orders.lab.race import private_redis
 from orders.lab.race.fault_injection import claim, once_a_round
 from orders.lab.race.messages import Fault, Round
-from orders.lab.race.private_redis import PrivateRedis, program
+from orders.lab.race.private_redis import PrivateRedis
 from tests import ROOT
 from tests.locking.support.helpers import take_from
+from tests.support.processes import until
 
 RACE = {"buyers": 8, "stock": 2, "gap": 20, "processes": 2, "strategy": "row_lock", "fault": "none"}
 PATIENCE = 60.0
@@ -39,15 +39,6 @@ RACE_KIND = LabRun.Kind.RACE
 ENDLESS = RACE | {"gap": 300, "stock": 100, "buyers": 40, "processes": 1}  # ends when it is ended
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def until(condition, what):
-    """Wait for a condition, with a deadline for a slow machine."""
-    deadline = time.monotonic() + PATIENCE
-    while not (met := condition()):
-        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
-        time.sleep(0.02)
-    return met
 
 
 def said(run, kind):
@@ -269,7 +260,6 @@ def test_others_sell_while_a_fenced_holder_stands_still_and_its_return_is_refuse
     assert all(lease["ends"] <= sale < refused for sale in sales)
 
 
-@pytest.mark.skipif(program() is None, reason="apt-get install redis-server")
 def test_a_killed_redis_oversells_without_a_fence_and_not_with_one():
     """Redis forgets who holds the lock: the fence doesn't, and every buyer gets an answer."""
     crowd = {"buyers": 12, "stock": 4, "fault": "redis"}
@@ -278,7 +268,6 @@ def test_a_killed_redis_oversells_without_a_fence_and_not_with_one():
     assert (fenced["sold"], fenced["unaccounted"], fenced["exact"]) == (4, 0, True)
 
 
-@pytest.mark.skipif(program() is None, reason="apt-get install redis-server")
 def test_who_has_killed_redis_goes_on_when_it_is_back(settings, monkeypatch):
     """However slowly it starts: before that no other buyer could come in, and the race would show nothing."""
     monkeypatch.setattr(private_redis, "DOWN_FOR", 1.0)
@@ -292,7 +281,6 @@ def test_who_has_killed_redis_goes_on_when_it_is_back(settings, monkeypatch):
         claim(round_.sku).unlink(missing_ok=True)
 
 
-@pytest.mark.skipif(program() is None, reason="apt-get install redis-server")
 def test_redis_is_killed_in_each_round(settings):
     """Of several variants each has the server killed that is there then, not the dead one before it."""
     rounds = rounds_of_a_new_race(2)
@@ -315,7 +303,6 @@ def test_a_lease_shorter_than_the_gap_is_safe_with_a_fence_and_of_no_use():
     assert result["oversold"] == result["unaccounted"] == 0
 
 
-@pytest.mark.skipif(program() is None, reason="apt-get install redis-server")
 def test_the_private_redis_comes_back_and_goes_with_its_owner():
     """Killed, it is started again; and it doesn't outlive a process that is killed itself."""
     with PrivateRedis() as server:
@@ -334,7 +321,6 @@ def test_the_private_redis_comes_back_and_goes_with_its_owner():
     until(lambda: not runs(orphan), "the server has gone with its owner")
 
 
-@pytest.mark.skipif(program() is None, reason="apt-get install redis-server")
 def test_the_private_redis_may_end_while_it_is_started_again(monkeypatch):
     """A visitor stops the race at that moment: the new server ends as well, without a wait for it."""
     starting, stopping = threading.Event(), threading.Event()

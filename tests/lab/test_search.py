@@ -81,6 +81,15 @@ def test_no_schedule_of_a_sound_strategy_oversells(strategy, capsys):
     assert int(said.split()[1]) > 1
 
 
+def test_without_a_name_all_are_searched(capsys, monkeypatch):
+    """Each strategy that two buyers of one process can be led through has its report."""
+    module = "orders.lab.management.commands.oversell"
+    monkeypatch.setattr(f"{module}.search", lambda name: name)
+    monkeypatch.setattr(f"{module}.report", lambda name, found, console: console.print(name) or True)
+    call_command("oversell", "--search")
+    assert {"lost_update", "row_lock", "conditional_update"} <= set(capsys.readouterr().out.split())
+
+
 def test_an_unknown_strategy_is_refused():
     """The message names those that there are."""
     with pytest.raises(CommandError, match="lost_update"):

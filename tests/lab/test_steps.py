@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -16,6 +15,7 @@ from orders.lab.pages.terminal import walk
 from orders.lab.race import lab_products
 from orders.lab.strategies import STRATEGIES
 from tests.locking.support.helpers import publishing
+from tests.support import processes
 
 PATIENCE = 60.0
 
@@ -36,11 +36,7 @@ def session():
 
 def until(session, condition):
     """The first snapshot that meets the condition."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition(seen := session.snapshot()):
-        assert time.monotonic() < deadline, seen
-        time.sleep(0.01)
-    return seen
+    return processes.until(lambda: condition(seen := session.snapshot()) and seen)
 
 
 def arrive(session, who, *, at=None):

@@ -95,6 +95,15 @@ def test_what_happened_can_only_be_read(admin_client, order, model):
     assert 'name="_save"' not in page.content.decode()
 
 
+def test_the_page_of_an_event_says_when_it_was_and_what_failed(admin_client, order):
+    """What no form has is shown as well: its time, the attempts, the last error."""
+    event = order.events.get()
+    order.events.update(attempts=3, error="no mail server")
+    page = admin_client.get(reverse("admin:orders_orderevent_change", args=[event.pk])).content.decode()
+    for text in ("Created:", "Due:", "Attempts:", "no mail server"):
+        assert text in page
+
+
 FORM = {"name": "Mug", "price": "2.50", "currency": "EUR", "active": "on"}
 
 

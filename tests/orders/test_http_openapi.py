@@ -7,6 +7,7 @@ import json
 import pytest
 import schemathesis
 from django.test import Client
+from django.utils import translation
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -17,6 +18,7 @@ from schemathesis.specs.openapi.checks import (
 
 from config.wsgi import application
 from orders.http.problems import PROBLEM_TYPES
+from tests import ROOT
 from tests.factories import OrderFactory, ProductFactory
 from tests.orders.shelf import reserved
 
@@ -100,3 +102,25 @@ def test_real_answers_fit_the_document(client: Client):
         for value in values:
             checker.validate(value)
     assert reserved() == 1
+
+
+def texts_of(part):
+    """Yield every summary and description of the document; marked up is only their end."""
+    for value in part.values() if isinstance(part, dict) else part:
+        if isinstance(value, (dict, list)):
+            yield from texts_of(value)
+    shown = (part.get(name) for name in ("summary", "description")) if isinstance(part, dict) else ()
+    yield from (text.split("`")[0].strip() for text in shown if isinstance(text, str))
+
+
+def test_the_page_of_the_interface_is_in_chinese_too(client):
+    """Each text of the document has its Chinese, a problem the one of its own page, and nothing else has."""
+    texts = json.loads((ROOT / "orders/static/orders/docs.zh-hans.json").read_text())
+    document = client.get("/openapi.json").json()
+    del document["info"]  # the page names what it is itself
+    found = set(texts_of(document))
+    listed = [kind for kind in PROBLEM_TYPES if any(f"{kind.slug}: {kind.title}." in text for text in found)]
+    with translation.override("zh-hans"):
+        assert texts["problems"] == {kind.title: translation.gettext(kind.title) for kind in listed}
+    problems = tuple(f"{kind.slug}: " for kind in listed)
+    assert set(texts["document"]) == {text for text in found if not text.startswith(problems)}

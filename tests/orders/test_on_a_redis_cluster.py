@@ -12,9 +12,9 @@ import pytest
 from django.db import connections
 
 from tests import ROOT
-from tests.locking.backends.redis.topologies.servers import Cluster, needs_redis_server, servers
+from tests.locking.backends.redis.topologies.servers import Cluster, servers
 
-pytestmark = [pytest.mark.django_db(transaction=True), needs_redis_server]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 STRATEGIES = ["redis_lock", "fenced_lock", "redis_gate"]
 

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -20,10 +19,9 @@ import psycopg
 import pytest
 
 from tests.private_redis import PrivateRedis, private_redis
+from tests.support.processes import until
 from tests.support.scratch import gunicorn, parameters, scratch_database
 from tests.wheels import install
-
-SOON = 30.0
 
 
 class Scratch:
@@ -109,9 +107,7 @@ def two_buyers(scratch: Scratch, address: str, *, seconds: int) -> list[int]:
     scratch.redis.client.delete("lingering", "reads")
     with ThreadPoolExecutor(2) as buyers:
         first = buyers.submit(buy, f"{address}?linger={seconds}")
-        end = time.monotonic() + SOON
-        while not scratch.redis.client.exists("lingering") and time.monotonic() < end and not first.done():
-            time.sleep(0.005)
+        until(lambda: first.done() or scratch.redis.client.exists("lingering"), "the first one lingers")
         second = buyers.submit(buy, address)
         return [first.result(), second.result()]
 

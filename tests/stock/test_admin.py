@@ -111,6 +111,7 @@ def test_an_items_page_links_to_the_history_of_each_level(admin_client: Client, 
     shown = admin_client.get(here).content.decode()
     assert "o-1" in shown
     assert "ann" in shown
+    assert "mug @ default" in shown
     assert "po-pen" not in shown
     movement = Movement.objects.first()
     assert movement is not None

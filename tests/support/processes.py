@@ -69,9 +69,9 @@ def await_standstill(pid: int) -> None:
 
 def until(
     condition: Callable[[], Any],
-    what: str,
+    what: str = "what was waited for",
     *,
-    within: float = 20.0,
+    within: float = 60.0,
     despite: tuple[type[Exception], ...] = (),
 ) -> Any:
     """Return what `condition` returns as soon as that is true; fail when it isn't `within` so many seconds.

@@ -106,7 +106,7 @@ def lines_of_hold(hold: HeldLock) -> Iterator[str]:
         where = "".join(f", {part}" for part in (each.doing, each.site) if part)
         yield line("waits", f"{each.who} for {duration(each.waited)}{where}")
     if hold.next_waiter is not None:
-        behind = f"; {hold.waiting_behind} more wait behind it" if hold.waiting_behind else ""
+        behind = f"; waiters behind it: {hold.waiting_behind}" if hold.waiting_behind else ""
         yield line("release", f"lets {hold.next_waiter.who} go on{behind}")
 
 

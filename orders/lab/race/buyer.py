@@ -15,7 +15,7 @@ from django.db import connection
 from locking import BackendUnavailable
 from orders.lab.cart import Busy, Cart, SoldOut
 from orders.lab.checkpoints import installed
-from orders.lab.race.fault_injection import comes_after, once_a_round
+from orders.lab.race.fault_injection import comes_after, has_answer, once_a_round
 from orders.lab.race.messages import Answer, Mark, Outcome, Round
 from orders.lab.race.source_lines import line_in, strategy_file
 from orders.lab.strategies import STRATEGIES, get_strategy
@@ -53,11 +53,13 @@ class Buyer:
             answer, order, problem = "error", None, "the race was called off"
         except Exception as error:
             answer, order, problem = "error", None, describe(error)
+        ended = time.monotonic()
+        has_answer(self.round_, self.number)
         return Outcome(
             self.number,
             answer,
             started,
-            time.monotonic(),
+            ended,
             self.retries,
             self.queries,
             order,

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from orders.lab.models import Product
 from orders.lab.race import audit, evidence, lab_products
-from orders.lab.race.fault_injection import claim
+from orders.lab.race.fault_injection import answers, claim
 from orders.lab.race.messages import Round
 from orders.lab.race.plan import Plan, Variant, set_apart, share_out
 from orders.lab.race.result import Result, judge
@@ -84,7 +84,8 @@ class _Track:
         explain = evidence.explain_order if variant.sound else evidence.explain_fault
         for each in (product, *others):
             lab_products.forget(each)
-        claim(product.sku).unlink(missing_ok=True)
+        for left in (claim(product.sku), answers(product.sku)):
+            left.unlink(missing_ok=True)
         return judge(
             self.plan, variant, totals, outcomes, tries=attempt, evidence=explain(outcomes), samples=samples
         )

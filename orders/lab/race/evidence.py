@@ -45,9 +45,11 @@ def explain_order(outcomes: Sequence[Outcome]) -> str:
     """Say in one sentence what the traces show of a sound strategy at work; empty if it shows nothing."""
     overtaken = sum(mark.name == "overtaken" for outcome in outcomes for mark in outcome.trace)
     if overtaken:
-        return gettext("%(times)s times a buyer was overtaken, noticed it, and read again.") % {
-            "times": overtaken
-        }
+        return ngettext(
+            "Once a buyer was overtaken, noticed it, and read again.",
+            "%(times)s times a buyer was overtaken, noticed it, and read again.",
+            overtaken,
+        ) % {"times": overtaken}
     refused = sorted({o.buyer for o in outcomes for mark in o.trace if mark.name == "stale_token"})
     if refused:
         return ngettext(

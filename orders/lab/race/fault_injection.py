@@ -16,6 +16,11 @@ from orders.lab.race.messages import Fault, Round
 from orders.lab.redis_store import answering
 
 BACK_WITHIN = 5.0
+_WAKE = (
+    "sleep {seconds:g}; for _ in $(seq 50); do "
+    "[ $(wc -c <{answered}) -lt {others} ] || break; sleep 0.1; done; kill -CONT {pid}"
+)
+"""Wakes a process that stands still; others who wait for this very process keep it five seconds longer."""
 
 
 def comes_after(round_: Round, buyer: int, stop: threading.Event) -> None:
@@ -40,8 +45,15 @@ def once_a_round(round_: Round, fault: Fault, buyer: int) -> None:
             os.kill(int(fault.kill.read_text()), signal.SIGKILL)
         wait_until_redis_is_back()
     if fault.stand_still:
-        stand_still(fault.stand_still)
+        stand_still(fault.stand_still, answers(round_.sku), (fault.victim or 1) - 1)
     time.sleep(fault.rest)
+
+
+def has_answer(round_: Round, buyer: int) -> None:
+    """Note that a buyer has its answer: a victim stands still until the others have theirs."""
+    if round_.fault is not None and round_.fault.victim not in (None, buyer):
+        with answers(round_.sku).open("a") as file:
+            file.write(".")
 
 
 def wait_until_redis_is_back() -> None:
@@ -59,11 +71,19 @@ def claim(sku: str) -> Path:
     return Path(tempfile.gettempdir()) / f"holdfast-{sku}.once"
 
 
-def stand_still(seconds: float) -> None:
-    """Stop this whole process for `seconds`, as a long garbage collection or a frozen machine does.
+def answers(sku: str) -> Path:
+    """The file with one character for each buyer of a round that has its answer; the engine removes it."""
+    return claim(sku).with_suffix(".answers")
 
+
+def stand_still(seconds: float, answered: Path, others: int) -> None:
+    """Stop this whole process, as a long garbage collection or a frozen machine does.
+
+    It lasts `seconds`, and on a slow machine until the other buyers, as many as `others`, have their answers.
     A small shell outside it wakes it up again: what is stopped can't wake itself.
     """
-    waker = subprocess.Popen(["/bin/sh", "-c", f"sleep {seconds:g}; kill -CONT {os.getpid()}"])
+    answered.touch()
+    command = _WAKE.format(seconds=seconds, answered=answered, others=others, pid=os.getpid())
+    waker = subprocess.Popen(["/bin/sh", "-c", command])
     os.kill(os.getpid(), signal.SIGSTOP)
     waker.wait()

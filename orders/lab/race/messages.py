@@ -35,7 +35,7 @@ class Died:
 class Fault:
     """What is done on purpose to see a strategy break: once per round, at the strategy's `late_at`."""
 
-    stand_still: float = 0.0  # seconds for which its whole process is stopped (SIGSTOP, then SIGCONT)
+    stand_still: float = 0.0  # least seconds for which its whole process is stopped (SIGSTOP, SIGCONT)
     kill: Path | None = None  # file with the id of a process that is killed: the lab's own Redis
     rest: float = 0.0  # seconds that this buyer alone rests, after that
     victim: int | None = None  # the buyer to whom it happens, before the others come; None: the first there

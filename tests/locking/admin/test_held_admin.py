@@ -464,6 +464,7 @@ def test_an_event_has_its_seconds_and_zone(admin_client, held):
     admin_client.post(address(held, "release"), {"reason": "worker 7 died"})
     page = text_of(admin_client.get("/admin/locking/lockevent/"))
     assert re.search(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d \w+", page)
+    assert "By time" in re.sub(r"\s+", " ", page)  # the title of its filter
 
 
 @pytest.mark.parametrize("query", ["kind=%00", "state=%00", "prefix=%00", "q=%00", "host=%00", "backend=%00"])

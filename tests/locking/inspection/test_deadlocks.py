@@ -37,6 +37,7 @@ from locking.utils.clock import now
 from locking.utils.ownership import PROCESS, current_context, new_owner
 from tests.backends import BACKENDS, any_engine
 from tests.locking.support.helpers import look_for_deadlocks_soon, publishing, take_from
+from tests.support.processes import until
 
 PATIENCE = 30.0
 ENGINES = ("redis", "database-postgresql", "zookeeper", "etcd")
@@ -188,14 +189,6 @@ def start():
         yield submit
         for future in futures:
             future.result(PATIENCE)
-
-
-def until(condition):
-    """Wait for what another thread is about to do."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.005)
 
 
 def waits_for(name):
@@ -405,6 +398,7 @@ def test_a_stalled_verdict_finds_the_circle_broken(engine, monkeypatch):
     assert [type(error) for error in stalled_until_another_gives_up(monkeypatch)] == [LockDeadlock]
 
 
+@pytest.mark.whole
 def test_without_a_claim_a_stalled_verdict_has_a_second_victim(engine, monkeypatch):
     """The mutant."""
     monkeypatch.setattr(deadlocks.DeadlockWatch, "_claims", lambda watch, circle: True)
@@ -536,6 +530,7 @@ def semaphore_beside_java(start, redis_database, monkeypatch):
         get_semaphore("s", 2, ttl=60, wait=2.0).acquire()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("engine", ["redis"], indirect=True)
 def test_a_permit_that_is_not_listed_is_no_deadlock(engine, start, redis_database, monkeypatch):
     """Its holder may return it at any moment: the waiter waits, as long as it may."""

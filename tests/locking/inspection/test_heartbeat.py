@@ -180,8 +180,6 @@ def still_young(monkeypatch):
 @pytest.mark.parametrize("options", [{}, {"fenced": True}, {"min_hold": 0.01}], ids=str)
 def test_a_young_hold_has_its_process_and_no_details(each_backend, options):
     """The holder is known from the first heartbeat on, its place in the code after a second."""
-    if "fenced" in options and not each_backend.supports_fencing:
-        pytest.skip("mints no fencing tokens")
     with get_lock("a", **options):
         HeartbeatPublisher().beat()
         (row,) = rows()

@@ -170,6 +170,7 @@ def test_a_ttl_ends_the_command_before_the_lease_ends():
     assert report.message.startswith("the lock 'a' was about to end: the command was stopped")
 
 
+@pytest.mark.whole
 def test_an_outage_stops_the_command_before_the_lease_ends(monkeypatch, own_redis, locks_on, pipes):
     """A lease that can't be renewed any more is as good as over."""
     monkeypatch.setattr("locking.core.options.DEFAULT_LEASE", 4.0)

@@ -57,6 +57,8 @@ class DroppingProxy:
         if when == "behind":
             server.sendall(commit)
             server.recv(65536)
+        else:
+            server.close()  # rolled back: else what comes now would wait for the rows of the lost transaction
         self.after_cut()
 
     def _connected(self) -> socket.socket:

@@ -13,7 +13,7 @@ import pytest
 from django.db import connections
 
 from locking.models import Fence, LockRow, ProcessRow
-from tests.locking.backends.redis.topologies.servers import Cluster, Service, needs_redis_server, servers
+from tests.locking.backends.redis.topologies.servers import Cluster, Service, servers
 from tests.locking.support.mariadb import MISSING, programs
 
 Entry = dict[str, Any]
@@ -93,7 +93,6 @@ def nowhere() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def cluster_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entry]:
     """Three masters and a replica."""
-    _skip_without(needs_redis_server)
     with servers(tmp_path_factory.mktemp("contract-cluster")) as start:
         yield {"LOCATION": Cluster(start, cluster_node_timeout=15_000).location}  # none of them dies
 
@@ -107,7 +106,6 @@ def redlock_locks(redlock_location: list[str]) -> Entry:
 @pytest.fixture(scope="session")
 def sentinel_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entry]:
     """A master, its replica and three Sentinels."""
-    _skip_without(needs_redis_server)
     folder = tmp_path_factory.mktemp("contract-sentinel")
     with servers(folder / "servers") as start:
         service = Service(folder, start)
@@ -115,8 +113,3 @@ def sentinel_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entry]:
             yield {"LOCATION": service.location}
         finally:
             service.stop()
-
-
-def _skip_without(mark: pytest.MarkDecorator) -> None:
-    if mark.args[0]:
-        pytest.skip(mark.kwargs["reason"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import redis
 
+from config.embedded.server import redis_program
 from tests.support import processes
 from tests.support.processes import ServerProcess
 
@@ -41,7 +41,7 @@ class Node:
         """Start an empty server and, by default, put it in the node's place."""
         self._count += 1
         path = self._folder / f"{self._count}.sock"
-        command = ["redis-server", "--port", "0", "--unixsocket", str(path), "--save", ""]
+        command = [str(redis_program()), "--port", "0", "--unixsocket", str(path), "--save", ""]
         environment = dict(os.environ)
         if self._shim:
             environment |= {"LD_PRELOAD": str(self._shim), "CLOCK_OFFSET_FILE": str(self._clock)}
@@ -93,10 +93,8 @@ def until(condition, what: str) -> None:
     processes.until(condition, what, within=PATIENCE, despite=(redis.RedisError,))
 
 
-def compiled_shim(folder: Path) -> Path | None:
-    """The shim that moves a process's clock, or None where there is no compiler."""
-    if shutil.which("gcc") is None:
-        return None
+def compiled_shim(folder: Path) -> Path:
+    """The shim that moves a process's clock."""
     library = folder / "clock.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(SHIM), "-ldl"], check=True)
     return library

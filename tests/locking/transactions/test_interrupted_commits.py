@@ -6,7 +6,6 @@ import inspect
 import signal
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType, SimpleNamespace
@@ -26,6 +25,7 @@ from django.db import (
 from locking import distributed_lock, get_lock, locked_transaction
 from locking.utils.databases import may_still_commit
 from tests.locking.support.helpers import committed, elsewhere
+from tests.support.processes import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -59,14 +59,6 @@ def at_commit(statement: str) -> Iterator[None]:
             cursor.execute("DROP TRIGGER at_commit ON auth_group; DROP FUNCTION at_commit()")
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    """Return once it is true."""
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 class Gate:
     """COMMIT waits in the server before it; there a signal strikes, whose handler raises `error`."""
 
@@ -89,7 +81,7 @@ class Gate:
 
                 cursor.execute("SELECT pg_advisory_lock(%s)", [GATE])
                 self._closed.set()
-                wait_until(lambda: waits() or self._open.is_set())
+                until(lambda: waits() or self._open.is_set())
                 while not (self._struck.is_set() or self._open.is_set()):
                     signal.pthread_kill(main, signal.SIGUSR1)
                     self._struck.wait(timeout=0.5)  # psycopg looks for signals when none came for 0.1 s
@@ -194,7 +186,7 @@ def test_a_commit_that_still_runs_keeps_its_lock(gate: Gate, form: Callable[[], 
     assert all(map(is_locked, names_of(form)))
     assert raised.type is Limit
     gate.open()
-    wait_until(lambda: committed() == ["row"])
+    until(lambda: committed() == ["row"])
     assert all(map(is_locked, names_of(form))), "they end with their ttl"
 
 
@@ -228,7 +220,7 @@ def test_mutant_a_release_that_believes_any_error_is_before_the_commit(
     assert read == []
     connection.close()
     gate.open()
-    wait_until(lambda: committed() == ["row"])
+    until(lambda: committed() == ["row"])
 
 
 def test_the_lease_is_not_renewed_any_more(gate: Gate) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from django.urls import path
 
 from locking import assert_locked, distributed_lock, get_lock
 from tests.locking.support.helpers import committed
+from tests.support.processes import until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
 
@@ -98,10 +98,7 @@ def test_a_visitor_who_leaves_leaves_no_lock(address: str) -> None:
         visitor.sendall(b"GET /waiting/7/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert began.wait(SOON)
         assert get_lock("order:7").locked()
-    end = time.monotonic() + SOON
-    while get_lock("order:7").locked():
-        assert time.monotonic() < end, "the lock of a cancelled view stays"
-        time.sleep(0.01)
+    until(lambda: not get_lock("order:7").locked(), "the lock of a cancelled view is free")
 
 
 def test_sync_views_take_turns(address: str) -> None:

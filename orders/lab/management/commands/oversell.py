@@ -67,8 +67,11 @@ class Command(racing.Command):
         )
         parser.add_argument(
             "--search",
+            nargs="?",
+            const="all",
             metavar="NAMES",
-            help="lead two buyers through all schedules of at most two switches, print the shortest bad one",
+            help="lead two buyers through all schedules of at most two switches, print the shortest bad one; "
+            "without NAMES through all strategies",
         )
         parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
         parser.add_argument(

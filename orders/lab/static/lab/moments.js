@@ -92,7 +92,7 @@ function first(race, name, text) {
 
 function oneTooMany(race) {
   const sale = sold(race).map((buyer) => buyer.to).sort((a, b) => a - b)[race.initial];
-  return sale === undefined ? null : { ms: sale, text: fill(gettext("mug number %(number)s is sold; there are %(initial)s"), { number: race.initial + 1, initial: race.initial }) };
+  return sale === undefined ? null : { ms: sale, text: fill(gettext("mug number %(number)s of %(initial)s is sold"), { number: race.initial + 1, initial: race.initial }) };
 }
 
 function jump(race) {

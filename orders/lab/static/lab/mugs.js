@@ -20,6 +20,6 @@ export function drawMugs(place, race) {
   const list = (cells) => make("ul", {}, ...cells);
   const line = make("p", { className: "stock-line", textContent: fill(gettext("in stock: %(initial)s; what is below doesn't exist"), race) });
   place.replaceChildren(list(shelf), ...(beyond.length ? [line, list(beyond)] : []));
-  place.setAttribute("aria-label", fill(gettext("%(initial)s mugs in stock, %(sold)s sold, %(beyond)s of them don't exist"), { initial: race.initial, sold: sales, beyond: beyond.length }));
+  place.setAttribute("aria-label", fill(gettext("in stock: %(initial)s, sold: %(sold)s, of these don't exist: %(beyond)s"), { initial: race.initial, sold: sales, beyond: beyond.length }));
   return (sold) => [...shelf, ...beyond].forEach((cell, at) => cell.classList.toggle("taken", at < sold));
 }

@@ -90,7 +90,7 @@ async function find() {
   const last = found.at(-1);
   const facts = { ...last, goal: program.goals.map((goal) => goal.text).join(", "), steps: last.shortest?.length, number: shown(last.schedules), hits: shown(last.bad) };
   if (last.shortest) {
-    tell("won", fill(gettext("Found: after %(steps)s steps “%(goal)s” is true."), facts), fill(gettext("So end %(hits)s of the %(number)s schedules of %(buyers)s."), facts));
+    tell("won", fill(ngettext("Found: after one step “%(goal)s” is true.", "Found: after %(steps)s steps “%(goal)s” is true.", facts.steps), facts), fill(ngettext("So ends one of the %(number)s schedules of %(buyers)s.", "So end %(hits)s of the %(number)s schedules of %(buyers)s.", last.bad), facts));
     begin(last.buyers);
     play(last.shortest);
   } else if (last.cut) tell("", gettext("Too many states: not all schedules were searched, and none of those that were does it."));
@@ -226,10 +226,14 @@ function marksOf({ said: one }, actor, ms) {
   return ["write", "update"].includes(one.mark) && !actor.tx ? [...marks, ["committed", ms, null, one.line]] : marks;
 }
 
+const inSteps = (number) => interpolate(ngettext("%s step", "%s steps", number), [number]);
+
 function plot() {
+  const end = states.length - 1;
+  byId("own-panel").hidden = !end;
+  if (!end) return;
   const bad = states.findIndex((state) => state.bad);
   const moments = bad < 0 ? [] : [{ ms: bad }];
-  const end = Math.max(1, states.length - 1);
   const label = states.slice(1).map(({ who, said: one }) => `${states[0].actors[who].name} ${one.mark}`).join(", ");
-  drawLanes(byId("own-panel").querySelector(".swim"), raceOf(), { end, moments, label: label || gettext("No step is taken yet."), onPick: () => {}, unit: gettext("steps") })(end);
+  drawLanes(byId("own-panel").querySelector(".swim"), raceOf(), { end, moments, label, onPick: () => {}, unit: inSteps })(end);
 }

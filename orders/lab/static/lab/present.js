@@ -52,7 +52,7 @@ export class Lecture {
     const guesses = [race.initial, `${race.initial + 1} – ${buyers - 1}`, buyers];
     const buttons = guesses.map((guess) => make("button", { type: "button", textContent: guess, onclick: () => this.#guess(guess) }));
     byId("prediction").replaceChildren(
-      make("p", { textContent: fill(gettext("%(buyers)s people, %(stock)s mugs. How many are sold?"), { buyers, stock: race.initial }) }),
+      make("p", { textContent: fill(ngettext("%(buyers)s people, one mug. How many are sold?", "%(buyers)s people, %(stock)s mugs. How many are sold?", race.initial), { buyers, stock: race.initial }) }),
       make("p", { className: "guesses" }, ...buttons));
     byId("prediction").hidden = false;
     this.#go(this.at);
@@ -77,6 +77,7 @@ export class Lecture {
     const most = Math.max(1, ...votes);
     bars.forEach((bar, at) => {
       bar.textContent = votes[at];
+      bar.classList.toggle("none", !votes[at]);
       bar.style.setProperty("--share", votes[at] / most);
     });
   }

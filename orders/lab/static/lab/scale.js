@@ -9,10 +9,10 @@ export const RIGHT = 26;
 export const scale = (end, width) => (ms) => LEFT + (ms / end) * (width - LEFT - RIGHT);
 
 /** The ticks of the time axis at the height `y`. */
-export function ticks(end, x, y, unit = "ms") {
-  return [0, 0.5, 1].map((part) => {
+export function ticks(end, x, y, unit = (number) => `${number} ms`) {
+  return (end > 1 ? [0, 0.5, 1] : [0, 1]).map((part) => {
     const text = draw("text", { class: "tick", x: x(end * part), y, "text-anchor": ["start", "middle", "end"][part * 2] });
-    text.textContent = `${Math.round(end * part)} ${unit}`;
+    text.textContent = unit(Math.round(end * part));
     return text;
   });
 }

@@ -47,7 +47,11 @@ export function evidence(race) {
 }
 
 // Where the traces show nothing in particular, the buyers' answers are evidence too.
-const answers = (race) => fill(gettext("%(sold)s buyers got an order, %(refused)s found it sold out."), race);
+const answers = (race) => {
+  const bought = count(ngettext("%s buyer got a mug", "%s buyers got a mug", race.sold), race.sold);
+  const refused = count(ngettext("%s was refused: sold out", "%s were refused: sold out", race.refused), race.refused);
+  return fill(gettext("%(bought)s, %(refused)s."), { bought, refused });
+};
 
 function trouble(race) {
   const kind = kindOf(race);
@@ -73,7 +77,7 @@ export const STEP_NAMES = () => ({
   committed: gettext("has committed"),
   unlocked: gettext("has released the lock"),
   overtaken: gettext("was overtaken, begins again"),
-  busy: gettext("got the answer: busy, try again"),
+  busy: gettext("was refused: busy, try again"),
   deadlocked: gettext("was the victim of a deadlock: both waited for each other"),
   unavailable: gettext("Redis does not answer"),
   lost: gettext("has lost its lock: nothing is written"),

@@ -120,11 +120,13 @@ def freeze_in_the_queue(backend, monkeypatch, seconds):
         backend.release(key, stopped)
 
 
+@pytest.mark.whole
 def test_the_server_ends_the_lease_of_a_waiter_that_was_frozen(backend, monkeypatch):
     """A process that is stopped while it waits, and granted the lock then, has it no longer than a holder."""
     assert isinstance(freeze_in_the_queue(backend, monkeypatch, PATIENCE), Grant)
 
 
+@pytest.mark.whole
 def test_a_wait_that_promises_the_server_nothing_is_found_out(backend, monkeypatch):
     """The mutant, which sets the lease after the grant only, leaves the lock to a frozen process."""
     promise = "set_config('idle_session_timeout', %(silence)s, false)"
@@ -162,6 +164,7 @@ def wait_on_a_closed_connection(backend):
         backend.release(backend.key("other"), other)
 
 
+@pytest.mark.whole
 def test_a_waiter_gets_another_connection_for_one_that_was_closed_while_idle(backend):
     """A connection that the server has closed in the pool is no outage: the waiter waits on a new one."""
     assert isinstance(wait_on_a_closed_connection(backend), Busy)
@@ -201,6 +204,7 @@ def test_the_last_words_count_while_the_socket_is_open():
         assert advisory._is_quiet(raw, ours)
 
 
+@pytest.mark.whole
 def test_a_limit_of_statements_ends_no_wait(backend, monkeypatch):
     """How long a statement may run says nothing of how long a lock may be waited for."""
     options = connections[backend._using].settings_dict["OPTIONS"]

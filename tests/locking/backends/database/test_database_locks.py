@@ -329,7 +329,7 @@ def test_connections_in_use_for_too_long_are_reported(postgresql_locks, django_d
     """A request that gets none of the process's connections in time says which option is too small."""
     in_use = one_connection_in_use(postgresql_locks, timeout=PATIENCE)  # for an answer of the server
     with django_db_blocker.unblock(), in_use as (backend, over):
-        impatient = mock.patch.object(backend._pool, "_timeout", 1.0)
+        impatient = mock.patch.object(backend._pool, "_timeout", 0.05)
         with impatient, pytest.raises(BackendUnavailable, match="max_connections") as refused:
             get_lock("none", ttl=60).acquire(wait=0.1)
         assert not refused.value.sent
@@ -583,6 +583,7 @@ def test_a_read_lock_that_is_not_shared_is_found_out(advisory, monkeypatch):
         assert elsewhere(get_read_lock("mutant").try_acquire) is None
 
 
+@pytest.mark.whole
 def test_a_row_that_another_locks_costs_no_other_lease_its_renewal(postgresql_locks, django_db_blocker):
     """An open transaction keeps one row of three locked: that lease is unknown, the others are extended."""
     options = {**postgresql_locks["OPTIONS"], "timeout": 0.5}

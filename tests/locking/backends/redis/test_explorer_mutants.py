@@ -242,14 +242,17 @@ TWO_FAULTS = {another_server_was_never_asked}
 """The answer is lost, and then the server."""
 
 
-@pytest.mark.parametrize("driver", ["threads", "asyncio"])
+FOUND_OUT = [
+    *((mutant, name, "threads") for mutant, name in MUTANTS.items() if mutant not in ONLY_TASKS),
+    *((mutant, name, "asyncio") for mutant, name in MUTANTS.items() if mutant not in ONLY_THREADS),
+]
+
+
 @pytest.mark.parametrize(
-    ("mutant", "name"), MUTANTS.items(), ids=lambda value: getattr(value, "__name__", None)
+    ("mutant", "name", "driver"), FOUND_OUT, ids=lambda value: getattr(value, "__name__", None)
 )
 def test_a_client_without_a_rule_is_found_out(explorer, monkeypatch, mutant, name, driver):
     """The rule taken out, one fault or none shows it, in a few cases two."""
-    if driver == ("asyncio" if mutant in ONLY_THREADS else "threads" if mutant in ONLY_TASKS else ""):
-        pytest.skip("a matter of the other driver")
     case = next(each for each in CASES if each.name == name)
     exploring = explorer(case, driver)
     mutant(monkeypatch)

@@ -16,7 +16,7 @@ from locking.inspection.admin_actions import extend_held, force_release
 from locking.inspection.held import GONE, held_locks, holds_of
 from locking.utils.ownership import new_owner
 from tests.backends import any_engine
-from tests.locking.backends.redis.topologies.servers import Cluster, needs_redis_server, servers, until
+from tests.locking.backends.redis.topologies.servers import Cluster, servers, until
 from tests.locking.support.helpers import elsewhere
 
 JAVA = "11111111-1111-4111-8111-111111111111:57"
@@ -402,7 +402,6 @@ def test_an_entry_reads_back():
     assert read_entry(b"La b", 5.0)[:4] == ("lock", b"a b", b"", 5)
 
 
-@needs_redis_server
 def test_a_cluster_lists_over_all_its_nodes(tmp_path, settings):
     """Locks in slots of every node are one list, oldest first, in pages; a sweep works there as well."""
     with servers(tmp_path) as start:

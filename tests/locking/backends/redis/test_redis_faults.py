@@ -182,6 +182,7 @@ def test_a_task_without_any_reply_is_not_acquired_and_its_pending_release_is_rel
     until(lambda: not own_redis.client.exists("a"), PATIENCE)
 
 
+@pytest.mark.whole
 def test_a_release_without_any_reply_may_be_tried_again(holding_proxy, own_redis):
     """An outage doesn't lose what proves the hold: the second `release` succeeds."""
     lock = get_lock("a", ttl=60)
@@ -212,6 +213,7 @@ def test_a_paused_server_bounds_the_acquisition_and_keeps_no_pending_release(own
     until(lambda: not own_redis.client.exists("a"), PATIENCE)
 
 
+@pytest.mark.whole
 def test_a_paused_server_bounds_a_task_and_leaves_the_loop_free(own_redis, locks_on):
     """The event loop goes on while a task's request is not answered."""
     locks_on(own_redis.url, socket_timeout=1.0)
@@ -233,6 +235,7 @@ def test_a_paused_server_bounds_a_task_and_leaves_the_loop_free(own_redis, locks
     until(lambda: not own_redis.client.exists("a"), PATIENCE)
 
 
+@pytest.mark.whole
 def test_a_pause_makes_a_lease_unknown_and_then_held_again(own_redis, locks_on, monkeypatch):
     """Not lost, for no other caller can have it yet: unknown, until the server answers."""
     _fast_watchdog(monkeypatch, lease=60.0)
@@ -246,6 +249,7 @@ def test_a_pause_makes_a_lease_unknown_and_then_held_again(own_redis, locks_on, 
         until(lambda: lease.state is State.HELD, PATIENCE)
 
 
+@pytest.mark.whole
 def test_a_pause_beyond_the_lease_is_a_loss(own_redis, locks_on, monkeypatch):
     """At its local deadline an unknown lease is lost, whatever the server will say."""
     _fast_watchdog(monkeypatch, lease=2.0)

@@ -134,6 +134,7 @@ def test_a_java_release_wakes_a_task(server, java):
     asyncio.run(scenario())
 
 
+@pytest.mark.whole
 def test_the_next_in_line_takes_over_listening_when_the_first_gives_up(server, java):
     """Someone always hears a Java release: when the listening head leaves, the next one listens."""
     _hold(server, java)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,9 @@ from kombu import pools
 from orders.lab.race.process_guard import guard_over, relieve
 from tests import ROOT
 from tests.locking.contrib.worker.app import app
+from tests.support.processes import until
 
 SOON = 30.0  # seconds within which what must happen has happened, on a slow machine too
-
-
-def until(condition: Callable[[], object], what: str, *, within: float = SOON) -> None:
-    """Wait for what another process does."""
-    end = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < end, f"not within {within:g} s: {what}"
-        time.sleep(0.02)
 
 
 def said(what: str, *, within: int = int(SOON)) -> str:

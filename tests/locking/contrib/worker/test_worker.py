@@ -15,9 +15,10 @@ from kombu.exceptions import OperationalError
 from locking import BackendUnavailable, Lease, LockNotAcquired, get_lock
 from tests.locking.contrib.worker import tasks
 from tests.locking.contrib.worker.app import app
-from tests.locking.contrib.worker.running import begin_in_time, said, tell, until, worker
+from tests.locking.contrib.worker.running import begin_in_time, said, tell, worker
 from tests.locking.support.helpers import committed, elsewhere
 from tests.private_redis import PrivateRedis, private_redis
+from tests.support.processes import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -48,11 +49,8 @@ def pool(
         yield request.param
 
 
-@pytest.fixture
-def prefork(pool: str) -> None:
-    """Only where tasks have processes of their own, which can be killed."""
-    if pool != "prefork":
-        pytest.skip("the threads of a pool can't be killed, nor limited in time")
+prefork = pytest.mark.parametrize("pool", ["prefork"], indirect=True)
+"""Where tasks have processes of their own: the threads of a pool can't be killed, nor limited in time."""
 
 
 @pytest.fixture
@@ -136,7 +134,8 @@ def test_a_hundred_tasks_wait_for_one_lock_and_none_fails(
 # --- time limits and deaths -------------------------------------------------------------------------------
 
 
-def test_a_soft_time_limit_rolls_back_and_lets_go(pool: str, prefork: None) -> None:
+@prefork
+def test_a_soft_time_limit_rolls_back_and_lets_go(pool: str) -> None:
     """The limit is an exception in the body: nothing is committed, the lock is free at once."""
     begin_in_time(tasks.soft, "soft_time_limit")
     said("soft limit")
@@ -144,14 +143,16 @@ def test_a_soft_time_limit_rolls_back_and_lets_go(pool: str, prefork: None) -> N
     assert committed() == []
 
 
-def test_a_hard_time_limit_rolls_back_too(pool: str, prefork: None) -> None:
+@prefork
+def test_a_hard_time_limit_rolls_back_too(pool: str) -> None:
     """The process is ended: nothing was committed, and the lock is free within its ttl."""
     begin_in_time(tasks.hard, "time_limit")
     free("order:7")
     assert committed() == []
 
 
-def test_a_killed_task_is_run_again_and_takes_its_own_lock_over(pool: str, prefork: None) -> None:
+@prefork
+def test_a_killed_task_is_run_again_and_takes_its_own_lock_over(pool: str) -> None:
     """Killed in mid-task with acks_late, the task is redelivered and needn't wait out its own 30 s lease."""
     tasks.late.delay()
     first = int(said("late").split()[1])
@@ -161,7 +162,8 @@ def test_a_killed_task_is_run_again_and_takes_its_own_lock_over(pool: str, prefo
     assert committed() == ["late, redelivered: True"]
 
 
-def test_another_task_does_not_take_over(pool: str, prefork: None) -> None:
+@prefork
+def test_another_task_does_not_take_over(pool: str) -> None:
     """Only the same task may end its own earlier hold: another one stays out."""
     tasks.slow.delay()
     said("slow, redelivered: False")
@@ -252,7 +254,8 @@ def test_a_revoked_unique_task_lets_go(pool: str) -> None:
     free("report:2026")
 
 
-def test_a_killed_unique_task_runs_again(pool: str, prefork: None) -> None:
+@prefork
+def test_a_killed_unique_task_runs_again(pool: str) -> None:
     """The redelivered task takes over what its killed process held."""
     tasks.report_late.delay(2026, "die")
     first = int(said("report").split()[1])

@@ -12,11 +12,10 @@ from locking import LockLost, get_lock
 from locking.core.handler import locks
 from tests.backends import any_engine
 from tests.locking.backends.redis.redisson.harness import FETCHING, missing
-from tests.locking.backends.redis.topologies.servers import needs_redis_server, until
+from tests.locking.backends.redis.topologies.servers import until
 from tests.locking.backends.redis.topologies.waiters import acquired_in_thread, in_thread, until_waiting
 
 pytestmark = [
-    needs_redis_server,
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
     pytest.mark.timeout(FETCHING),
 ]

@@ -14,11 +14,10 @@ from locking.inspection.held import held_locks
 from tests.backends import any_engine
 from tests.locking.backends.redis.redisson.harness import FETCHING, missing
 from tests.locking.backends.redis.redisson.sites import CallSite
-from tests.locking.backends.redis.topologies.servers import Server, needs_redis_server, until
+from tests.locking.backends.redis.topologies.servers import Server, until
 from tests.locking.backends.redis.topologies.waiters import in_thread
 
 pytestmark = [
-    needs_redis_server,
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
     pytest.mark.timeout(FETCHING),
 ]

@@ -22,11 +22,10 @@ from locking.contrib.redisson import get_fair_lock
 from locking.inspection.held import held_locks
 from tests.backends import any_engine
 from tests.locking.backends.redis.redisson.harness import FETCHING, missing
-from tests.locking.backends.redis.topologies.servers import needs_redis_server, until
+from tests.locking.backends.redis.topologies.servers import until
 from tests.locking.backends.redis.topologies.waiters import acquired_in_thread, in_thread, until_waiting
 
 pytestmark = [
-    needs_redis_server,
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
     pytest.mark.timeout(FETCHING),
 ]

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 import redis
 
+from config.embedded.server import redis_program
 from tests.support import processes
 from tests.support.processes import ServerProcess
 
 PATIENCE = 20.0
 """Seconds after which a condition that never comes fails its test."""
-
-needs_redis_server = pytest.mark.skipif(
-    shutil.which("redis-server") is None,
-    reason="no redis-server on PATH to start Sentinels and clusters with",
-)
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
@@ -51,7 +45,7 @@ class Server(ServerProcess):
         self.port = port
         config = folder / "redis.conf"
         config.write_text("".join(f"{name} {value}\n" for name, value in options.items()))
-        super().__init__(folder, ["redis-server", str(config), *(["--sentinel"] if sentinel else [])])
+        super().__init__(folder, [str(redis_program()), str(config), *(["--sentinel"] if sentinel else [])])
 
     @property
     def url(self) -> str:

@@ -11,10 +11,8 @@ from locking.core.kinds import get_read_lock, get_semaphore, get_write_lock
 from locking.inspection.held import held_locks
 from tests import ROOT
 from tests.backends import any_engine
-from tests.locking.backends.redis.topologies.servers import Cluster, needs_redis_server, servers, until
+from tests.locking.backends.redis.topologies.servers import Cluster, servers, until
 from tests.locking.backends.redis.topologies.waiters import acquired_in_thread, in_thread, until_waiting
-
-pytestmark = needs_redis_server
 
 PAGE = ROOT / "docs" / "library" / "how-to" / "acl.md"
 

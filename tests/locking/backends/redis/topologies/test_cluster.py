@@ -22,7 +22,6 @@ from tests.locking.backends.redis.topologies.servers import (
     end_move,
     move_keys,
     move_slot,
-    needs_redis_server,
     servers,
     until,
 )
@@ -32,8 +31,6 @@ from tests.locking.backends.redis.topologies.waiters import (
     queue_of,
     until_waiting,
 )
-
-pytestmark = needs_redis_server
 
 
 def test_names_of_every_node_are_locked_together(cluster):

@@ -21,7 +21,6 @@ from locking.core.handler import locks
 from tests.locking.backends.redis.topologies.servers import (
     Server,
     free_port,
-    needs_redis_server,
     options_for,
     until,
 )
@@ -99,7 +98,6 @@ def test_mutant_a_location_as_it_is_shows_its_password(settings, monkeypatch):
         get_lock("any")
 
 
-@needs_redis_server
 def test_a_socket_file_serves_threads_and_tasks(tmp_path, start, settings):
     """`unix://` locks, hands over and serves asyncio."""
     socket = tmp_path / "redis.sock"
@@ -193,7 +191,6 @@ def tls_url(host, server, certificates, authority):
     return f"rediss://{host}:{server.port}/0{query}"
 
 
-@needs_redis_server
 def test_tls_is_verified_and_serves_threads_and_tasks(certificates, tls_server, settings):
     """`rediss://` with the right authority locks, hands over and serves asyncio."""
     url = f"rediss://127.0.0.1:{tls_server.port}/0?ssl_ca_certs={certificates / 'ca.crt'}"
@@ -209,7 +206,6 @@ def test_tls_is_verified_and_serves_threads_and_tasks(certificates, tls_server, 
     asyncio.run(_lock_and_let_go("secret"))
 
 
-@needs_redis_server
 @pytest.mark.parametrize(("host", "authority"), UNPROVEN)
 def test_an_unproven_server_is_refused(certificates, tls_server, settings, host, authority):
     """A certificate of an unknown authority or for another host is refused."""
@@ -219,7 +215,6 @@ def test_an_unproven_server_is_refused(certificates, tls_server, settings, host,
         get_lock("secret").try_acquire()
 
 
-@needs_redis_server
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("host", "authority"), UNPROVEN)
 def test_an_unproven_server_is_refused_to_tasks(certificates, tls_server, settings, host, authority):
@@ -230,7 +225,6 @@ def test_an_unproven_server_is_refused_to_tasks(certificates, tls_server, settin
     gc.collect()
 
 
-@needs_redis_server
 def test_a_waiter_on_a_demoted_server_gets_no_lock(start, settings):
     """A message reaches a replica's listeners too: who listens on a former master isn't given the lock."""
     old, new = start(repl_diskless_sync_delay=0), start(repl_diskless_sync_delay=0)

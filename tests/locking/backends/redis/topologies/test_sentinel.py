@@ -9,10 +9,8 @@ import pytest
 from locking import BackendError, BackendUnavailable, State, get_lock
 from locking.backends.redis.sentinel import SENTINEL_TIMEOUT, Sentinels
 from locking.core.handler import locks
-from tests.locking.backends.redis.topologies.servers import PATIENCE, is_copying, needs_redis_server, until
+from tests.locking.backends.redis.topologies.servers import PATIENCE, is_copying, until
 from tests.locking.backends.redis.topologies.waiters import acquired_in_thread, in_thread, until_waiting
-
-pytestmark = needs_redis_server
 
 
 def test_a_failover_is_followed_by_waiters_and_holders(service):

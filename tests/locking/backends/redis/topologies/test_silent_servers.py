@@ -17,11 +17,8 @@ from tests.locking.backends.redis.topologies.servers import (
     Cluster,
     Server,
     Service,
-    needs_redis_server,
     until,
 )
-
-pytestmark = needs_redis_server
 
 TIMEOUT = 0.4
 AT_ONCE = 0.2
