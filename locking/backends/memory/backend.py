@@ -24,7 +24,7 @@ from locking.backends.base import (
     Outcome,
     Waiter,
 )
-from locking.backends.capabilities import Counters, ForceRelease, Heartbeats, Kinds, Listing, TokenReissue
+from locking.backends.capabilities import Counters, ForceRelease, Heartbeats, Kinds, Listing
 from locking.backends.options import own_options
 from locking.backends.waiters import WaitingSteps, WokenTask, WokenThread
 from locking.conf import AliasSettings
@@ -99,16 +99,6 @@ class Locks:
             self._live(key)
             self._hand_off(key)
             return True
-
-    def reissue_token(self, key: str, owner: str, above: int) -> int:
-        """Give `owner`'s hold a new token above `above`; 0 when it has none."""
-        with self._mutex:
-            hold = self._hold_of(key, owner, "lock")
-            if hold is None:
-                return 0
-            self._token = max(self._token, above)
-            hold.token = self._mint()
-            return hold.token
 
     def holds(self, key: str) -> list[Hold]:
         """Return the holds of `key`."""
@@ -267,7 +257,7 @@ class MemoryVariant(MemoryVerbs):
         self.exclusive = kind != "semaphore"
 
 
-class MemoryBackend(MemoryVerbs, TokenReissue, Kinds, Listing, Heartbeats, Counters):
+class MemoryBackend(MemoryVerbs, Kinds, Listing, Heartbeats, Counters):
     """`"BACKEND": "locking.backends.memory.MemoryBackend"`."""
 
     supports_fairness = True
@@ -286,9 +276,6 @@ class MemoryBackend(MemoryVerbs, TokenReissue, Kinds, Listing, Heartbeats, Count
         if which not in self._others:
             self._others[which] = MemoryVariant(self.settings, kind, **options)
         return self._others[which]
-
-    def reissue_token(self, key: str, owner: str, above: int) -> int:
-        return self.store.reissue_token(key, owner, above)
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
         found = [hold for hold in self._all_held() if hold.key.startswith(prefix)]
