@@ -63,7 +63,6 @@ from locking.transactions.locked_transaction import (
     silent_rollback,
     transaction_under,
 )
-from locking.transactions.request_state import RequestState
 from locking.transactions.responses import conflict_response
 from locking.transactions.tasks import AN_HOUR, running_task
 from locking.utils.backoff import jittered
@@ -325,8 +324,7 @@ class LockedCall:
 
     def _run(self, names: Sequence[str], args: Args, kwargs: Kwargs) -> Any:
         """Call the function under its locks; answer where they were lost right before COMMIT."""
-        request = request_of(args, kwargs)
-        progress = _Progress(request)
+        progress = _Progress()
         try:
             if self.options.retries:
                 return self._repeat(names, args, kwargs, progress)
@@ -338,9 +336,9 @@ class LockedCall:
             unanswered = isinstance(error, BackendUnavailable)
             if unanswered and not progress.returned:
                 raise  # the body's own
-            progress.restore()
             policy = self.options.policy()
-            if not unanswered and (request is None or callable(policy) or policy == "raise"):
+            raises = callable(policy) or policy == "raise" or request_of(args, kwargs) is None
+            if raises and not unanswered:
                 raise
             return self._on_conflict(error, args, kwargs)
 
@@ -367,7 +365,6 @@ class LockedCall:
                 except DatabaseError as error:
                     if progress.committed or not was_overtaken(error):
                         raise
-                progress.restore()
                 time.sleep(jittered(attempt))
             return self._attempt(names, args, kwargs, progress, held)
 
@@ -499,18 +496,12 @@ class LockedCall:
 
 
 class _Progress:
-    """How far one call has come, which databases have committed, and what its request was like before."""
+    """How far one call has come, and which databases have committed."""
 
-    def __init__(self, request: HttpRequest | None) -> None:
+    def __init__(self) -> None:
         self.committed: list[str] = []
         self.entered = False  # the lock is held, and the transactions have begun
         self.returned = False  # the body has; what is raised from then on isn't its own
-        self._before = None if request is None else RequestState(request)
-
-    def restore(self) -> None:
-        """Put back what the body has changed in its request."""
-        if self._before is not None:
-            self._before.restore()
 
 
 class _KeysChanged(Exception):
