@@ -96,8 +96,8 @@ Outcome = Literal[
 
 Renewal = Literal["renewed", "failed", "lost"]
 
-Measure = tuple[str, Literal["acquired", "refused", "deadlock", "lost", "ended"], float]
-"""Alias, what happened, and its seconds: of waiting where a lock was acquired, of holding where it ended."""
+Count = Literal["acquired", "refused", "deadlock", "lost", "ended"]
+"""What is counted per minute."""
 
 MOST_WAITING: Final = 10_000
 """Events that wait for slow receivers at most; beyond that new ones are dropped, and the log says so."""
@@ -164,7 +164,7 @@ class Observer:
     def renewed(self, backend: str, outcome: Renewal, leases: int) -> None:
         """The watchdog renewed that many leases in one batch, or didn't: `failed` ones are tried again."""
 
-    def measured(self, measure: Measure) -> None:
+    def counted(self, backend: str, what: Count) -> None:
         """An acquisition or a hold came to its end; comes cheaper than `happened`, and must not raise."""
 
     def used(self, backend: BaseLockBackend) -> None:
@@ -175,11 +175,11 @@ class Observer:
 
 
 OBSERVERS: Final[dict[str, list[Callable[..., object]]]] = {
-    name: [] for name in ("happened", "waiting", "renewed", "measured", "used", "kept")
+    name: [] for name in ("happened", "waiting", "renewed", "counted", "used", "kept")
 }
 """The methods that observers have overridden, by name: what no observer hears of costs nothing."""
 
-HAPPENED, MEASURED = OBSERVERS["happened"], OBSERVERS["measured"]
+HAPPENED, COUNTED = OBSERVERS["happened"], OBSERVERS["counted"]
 
 
 def observe(observer: Observer) -> None:
@@ -206,10 +206,14 @@ def tell(what: str, *facts: object) -> None:
             logger.exception("the observer %r of locks failed", method)
 
 
+def is_heard(signal: Signal, level: int) -> bool:
+    """Return True if an event of this level has listeners, without which none is made."""
+    return bool(HAPPENED or signal.receivers) or events_logger.isEnabledFor(level)
+
+
 def notify(signal: Signal, **fields: Any) -> None:
     """Announce an event to observers, the log and the receivers of `signal`, where there are any."""
-    receivers = signal.receivers or (signal is lock_deadlocked and lock_refused.receivers)
-    if HAPPENED or receivers or events_logger.isEnabledFor(LEVELS[signal]):
+    if is_heard(signal, LEVELS[signal]) or (signal is lock_deadlocked and lock_refused.receivers):
         publish(signal, **fields)
 
 

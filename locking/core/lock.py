@@ -36,10 +36,9 @@ from locking.exceptions import (
 )
 from locking.keys.names import UNSET, OnOpenTransaction, Seconds, Unset, check_name, check_names, check_wait
 from locking.signals import (
-    HAPPENED,
+    COUNTED,
     LONG_WAIT,
-    MEASURED,
-    events_logger,
+    is_heard,
     lock_acquired,
     lock_deadlocked,
     lock_force_released,
@@ -677,10 +676,10 @@ class SingleLock(Lock):
     def _note_refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> None:
         """Tell statistics and listeners of an acquisition that came to nothing."""
         deadlock = isinstance(error, LockDeadlock)
-        for measured in MEASURED:
-            measured((self.backend.settings.alias, "refused", waited))
+        for counted in COUNTED:
+            counted(self.backend.settings.alias, "refused")
             if deadlock:
-                measured((self.backend.settings.alias, "deadlock", waited))
+                counted(self.backend.settings.alias, "deadlock")
         contended = isinstance(error, LockNotAcquired)
         notify(
             lock_deadlocked if deadlock else lock_refused,
@@ -713,19 +712,14 @@ class SingleLock(Lock):
         alias = self.backend.settings.alias
         if breaker.silent:
             breaker.answered(self.backend, self.key)
-        for measured in MEASURED:
-            measured((alias, "acquired", waited))
+        for counted in COUNTED:
+            counted(alias, "acquired")
         if logs.TROUBLES:
             logs.available(logger, alias)
         if lease.renewed:
             lease.rescheduled = watchdogs.watch
             watchdogs.watch(lease)
-        if (
-            HAPPENED
-            or lock_acquired.receivers
-            or waited >= LONG_WAIT
-            or events_logger.isEnabledFor(logging.DEBUG)
-        ):
+        if is_heard(lock_acquired, logging.INFO if waited >= LONG_WAIT else logging.DEBUG):
             publish(lock_acquired, waited=waited, **lease.facts("acquired"))
         return lease
 
