@@ -2,10 +2,8 @@
 
 A thread or task cannot acquire anything while it waits. So a circle closes when the last of its waiters
 begins to wait, and a waiter that holds nothing is never part of one: it pays nothing. One that holds
-something publishes its wait after half a second and looks after a second and a quarter: it reads what the
-holder's process tells of itself, and follows the circle from holder to holder. Its first look asks for
-nothing else: the waiter that closes the circle was refused by a holder that waits already and
-still holds.
+something publishes its wait after half a second. After a second and a quarter it asks for the lock once more
+and looks: it reads what the holder's process tells of itself, and follows the circle from holder to holder.
 
 What was found is read a second time before a waiter gives up. The owner of a hold and the id of a wait are
 never used twice, and a wait withdraws what it has published before its lock is granted. So a circle that was
@@ -25,7 +23,6 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Collection
-from dataclasses import replace
 from itertools import islice
 from math import inf
 from typing import Final
@@ -177,18 +174,12 @@ class DeadlockWatch(waits.WaitWatch):
         """
         if not self._left():
             self._look(busy)
-        left = self._left()
-        if left < longest and not self._looks:
-            return place.sleep(left) or _later(busy, left)
-        return place.wait(min(left, longest))  # a further look wants to know the holder of its time
+        return place.wait(min(self._left(), longest))
 
     async def await_in(self, place: AsyncWaiter, busy: Busy, longest: float) -> Outcome:
         if not self._left():
             await asyncio.to_thread(self._look, busy)
-        left = self._left()
-        if left < longest and not self._looks:
-            return await place.sleep(left) or _later(busy, left)
-        return await place.wait(min(left, longest))
+        return await place.wait(min(self._left(), longest))
 
     def _left(self) -> float:
         return max(0.0, self._due() - now()) if self.active else inf
@@ -249,13 +240,6 @@ class DeadlockWatch(waits.WaitWatch):
         WAITS.pop(self._wait.id, None)
         if self.active and self._wait.published:
             await asyncio.to_thread(reporter.publish)
-
-
-def _later(busy: Busy, seconds: float) -> Busy:
-    """Return the same refusal so many seconds later: the holder's lease ends no later than it did."""
-    if busy.retry_after is None:
-        return busy
-    return replace(busy, retry_after=max(0.0, busy.retry_after - seconds))
 
 
 def find_circle(wait: Wait, holder: str | None = None) -> tuple[held.Waiter, ...] | None:

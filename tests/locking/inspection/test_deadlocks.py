@@ -23,7 +23,6 @@ from locking import (
     get_write_lock,
     signals,
 )
-from locking.backends.base import Busy
 from locking.backends.memory import STORES
 from locking.backends.redis import RedisBackend
 from locking.core.handler import locks
@@ -770,7 +769,7 @@ class Asked:
 
 @pytest.mark.parametrize("engine", ENGINES, indirect=True)
 def test_a_waiter_that_holds_something_asks_once_a_second(engine, start, monkeypatch):
-    """Without a circle: publish, read once, and nothing else before the second look."""
+    """Without a circle: publish, ask and read once, and nothing else before the second look."""
     monkeypatch.setattr(deadlocks, "LOOK_EVERY", PATIENCE)
     waiter = type(engine.waiter("shop:b", "w:1", 60.0))
     done = threading.Event()
@@ -787,20 +786,13 @@ def test_a_waiter_that_holds_something_asks_once_a_second(engine, start, monkeyp
     others = [verb for verb in asked.requests if verb not in ("try_acquire", "publish_heartbeats")]
     assert others == ["heartbeats"]
     assert asked.requests.count("publish_heartbeats") <= 3  # the process's heartbeat may be due, too
-    assert asked.requests.count("try_acquire") <= tries  # no more than one that holds nothing
+    assert asked.requests.count("try_acquire") <= tries + 1  # one more than one that holds nothing
 
 
 def waits_in_vain():
     """Wait for b, longer than until the first look and not until the second."""
     with pytest.raises(LockNotAcquired):
         get_lock("b", ttl=60, wait=0.4).acquire()
-
-
-def test_a_look_without_a_question_leaves_the_end_of_the_lease_where_it_is():
-    """A waiter that slept until its look asks when the holder's lease ends, not that much later."""
-    assert deadlocks._later(Busy(retry_after=3.0), 1.25).retry_after == 1.75
-    assert deadlocks._later(Busy(retry_after=1.0), 1.25).retry_after == 0
-    assert deadlocks._later(Busy(), 1.25).retry_after is None
 
 
 def test_a_long_chain_is_looked_at_less_often(monkeypatch):
@@ -817,7 +809,7 @@ def test_a_long_chain_is_looked_at_less_often(monkeypatch):
 
 
 def test_further_looks_come_every_three_seconds(monkeypatch):
-    """The first look is one read; each further one asks for the lock, too: less than once a second."""
+    """Each asks for the lock, too: less than once a second."""
     times = []
     watch: Any = object.__new__(deadlocks.DeadlockWatch)
     for watch._looks in range(4):
