@@ -213,16 +213,17 @@ def is_heard(signal: Signal, level: int) -> bool:
 
 def notify(signal: Signal, **fields: Any) -> None:
     """Announce an event to observers, the log and the receivers of `signal`, where there are any."""
-    if is_heard(signal, LEVELS[signal]) or (signal is lock_deadlocked and lock_refused.receivers):
-        publish(signal, **fields)
+    level = LEVELS[signal]
+    if is_heard(signal, level) or (signal is lock_deadlocked and lock_refused.receivers):
+        publish(signal, level, **fields)
 
 
-def publish(signal: Signal, **fields: Any) -> None:
+def publish(signal: Signal, level: int, **fields: Any) -> None:
     """Announce the event with these fields, of this moment in this thread."""
     at, thread = time.time(), threading.current_thread().name  # noqa: TID251 shown
     event = LockEvent(at=at, thread=thread, **fields)
     tell("happened", event)
-    if events_logger.isEnabledFor(level := level_of(signal, event)):
+    if events_logger.isEnabledFor(level):
         facts = event._asdict()
         extra = {f"lock_{name}": value for name, value in facts.items() if name not in ("at", "thread")}
         events_logger.log(level, SENTENCES[event.outcome], facts | {"lock": event.name}, extra=extra)
@@ -234,24 +235,16 @@ def publish(signal: Signal, **fields: Any) -> None:
 # --- the log ----------------------------------------------------------------------------------------------
 
 LEVELS: Final[dict[Signal, int]] = {
-    lock_acquired: logging.DEBUG,
     lock_refused: logging.INFO,
     lock_deadlocked: logging.WARNING,
-    lock_released: logging.DEBUG,
     lock_lost: logging.WARNING,
     lock_force_released: logging.WARNING,
     lock_orphaned: logging.WARNING,
 }
 
 LONG_WAIT: Final = 5.0
-"""Seconds after which the acquisition of a lock is logged at INFO instead of DEBUG."""
-
-
-def level_of(signal: Signal, event: LockEvent) -> int:
-    """Return the level of an event's record: a long wait, and a hold longer than its ttl, are no routine."""
-    waited_long = signal is lock_acquired and (event.waited or 0.0) >= LONG_WAIT
-    held_long = event.outcome == "released" and (event.held or 0.0) > (event.ttl or math.inf)
-    return logging.INFO if waited_long or held_long else LEVELS[signal]
+"""Seconds after which the acquisition of a lock is logged at INFO instead of DEBUG, as a hold is that lasted
+longer than its ttl: both are no routine."""
 
 
 SENTENCES: Final[dict[Outcome, str]] = {

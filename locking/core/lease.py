@@ -593,8 +593,9 @@ class SingleLease(Lease):
         for counted in COUNTED:
             counted(alias, "ended")
         estimates.note_hold(alias, self.terms.template, seconds + left)
-        if is_heard(lock_released, logging.INFO if seconds > self.ttl else logging.DEBUG):
-            publish(lock_released, held=seconds, **self.facts(outcome))
+        level = logging.INFO if outcome == "released" and seconds > self.ttl else logging.DEBUG
+        if is_heard(lock_released, level):
+            publish(lock_released, level, held=seconds, **self.facts(outcome))
 
     def leave_to_expire(self) -> None:
         if self.depth > 1:

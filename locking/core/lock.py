@@ -719,8 +719,9 @@ class SingleLock(Lock):
         if lease.renewed:
             lease.rescheduled = watchdogs.watch
             watchdogs.watch(lease)
-        if is_heard(lock_acquired, logging.INFO if waited >= LONG_WAIT else logging.DEBUG):
-            publish(lock_acquired, waited=waited, **lease.facts("acquired"))
+        level = logging.INFO if waited >= LONG_WAIT else logging.DEBUG
+        if is_heard(lock_acquired, level):
+            publish(lock_acquired, level, waited=waited, **lease.facts("acquired"))
         return lease
 
 
