@@ -83,7 +83,7 @@ def get_semaphore(name: str, permits: int, **options: Unpack[LockOptions]) -> Lo
         ...     send()
     """
     given = shared_options("get_semaphore", options, kind="semaphore", permits=permits)
-    return Semaphore(check_name(name), given)
+    return SemaphoreLock(check_name(name), given)
 
 
 def get_fair_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
@@ -127,7 +127,7 @@ class WriteLock(SingleLock):
         return super()._reenter(context)
 
 
-class Semaphore(SharedLock):
+class SemaphoreLock(SharedLock):
     """Every acquisition is another permit, so there is no re-entry."""
 
     def __init__(self, name: str, options: CheckedOptions) -> None:
@@ -167,7 +167,7 @@ CLASSES: Final[dict[Kind, type[SingleLock]]] = {
     "lock": SingleLock,
     "read": ReadLock,
     "write": WriteLock,
-    "semaphore": Semaphore,
+    "semaphore": SemaphoreLock,
     "fair": SingleLock,  # where an engine has no fair lock of its own, the ordinary one, if that is fair
 }
 

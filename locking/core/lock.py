@@ -583,9 +583,13 @@ class SingleLock(Lock):
         with Waiting(self, busy, context, begun) as watch:
             try:
                 while isinstance(outcome, Busy):
-                    outcome = watch.wait(waiter, outcome, self._pause(outcome, begun, wait))
+                    pause = self._pause(outcome, begun, wait)
+                    if watch.due() <= 0.0:
+                        watch.look(outcome)
+                    outcome = waiter.wait(max(0.0, min(pause, watch.due())))
             finally:
-                watch.end()
+                if withdraw := watch.end():
+                    withdraw()
         return outcome
 
     async def _await_in(
@@ -595,9 +599,13 @@ class SingleLock(Lock):
         with Waiting(self, busy, context, begun) as watch:
             try:
                 while isinstance(outcome, Busy):
-                    outcome = await watch.await_in(waiter, outcome, self._pause(outcome, begun, wait))
+                    pause = self._pause(outcome, begun, wait)
+                    if watch.due() <= 0.0:
+                        await asyncio.to_thread(watch.look, outcome)
+                    outcome = await waiter.wait(max(0.0, min(pause, watch.due())))
             finally:
-                await asyncio.shield(watch.aend())
+                if withdraw := watch.end():
+                    await asyncio.shield(asyncio.to_thread(withdraw))
         return outcome
 
     def _reenter(self, context: object) -> Lease | None:

@@ -19,15 +19,14 @@ requests); A. K. Elmagarmid, "A Survey of Distributed Deadlock Detection Algorit
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import islice
 from math import inf
 from typing import Final
 
-from locking.backends.base import AsyncWaiter, Busy, Grant, Outcome, Waiter
+from locking.backends.base import Busy, Grant
 from locking.backends.capabilities import Heartbeats, backend_of, listing
 from locking.core import waits
 from locking.core.handler import InvalidLockBackend, locks
@@ -166,23 +165,8 @@ class DeadlockWatch(waits.WaitWatch):
         if self.active:
             reporter.publish_by(begun + PUBLISH_AFTER)
 
-    def wait(self, place: Waiter, busy: Busy, longest: float) -> Outcome:
-        """Sleep until the next look or for `longest` seconds; look first, if it is time.
-
-        Raises:
-            LockDeadlock: the wait is part of a circle, and this waiter is the one to give up.
-        """
-        if not self._left():
-            self._look(busy)
-        return place.wait(min(self._left(), longest))
-
-    async def await_in(self, place: AsyncWaiter, busy: Busy, longest: float) -> Outcome:
-        if not self._left():
-            await asyncio.to_thread(self._look, busy)
-        return await place.wait(min(self._left(), longest))
-
-    def _left(self) -> float:
-        return max(0.0, self._due() - now()) if self.active else inf
+    def due(self) -> float:
+        return self._due() - now() if self.active else inf
 
     def _due(self) -> float:
         # Each further look asks for the lock, too. A long chain is looked at less often: whatever its length,
@@ -190,7 +174,8 @@ class DeadlockWatch(waits.WaitWatch):
         longest = max(self._looks * LOOK_EVERY, self._looks + self._wait.asked)
         return self._wait.begun + FIRST_LOOK + longest
 
-    def _look(self, busy: Busy) -> None:
+    def look(self, busy: Busy) -> None:
+        """Look for a circle. LockDeadlock: this waiter is part of one, and is the one to give up."""
         self._looks += 1
         try:
             circle = find_circle(self._wait, busy.holder)
@@ -230,16 +215,10 @@ class DeadlockWatch(waits.WaitWatch):
             ),
         )
 
-    def end(self) -> None:
+    def end(self) -> Callable[[], object] | None:
         """Withdraw what was published, before the waiter goes on: it must not be believed any more."""
         WAITS.pop(self._wait.id, None)
-        if self.active and self._wait.published:
-            reporter.publish()
-
-    async def aend(self) -> None:
-        WAITS.pop(self._wait.id, None)
-        if self.active and self._wait.published:
-            await asyncio.to_thread(reporter.publish)
+        return reporter.publish if self.active and self._wait.published else None
 
 
 def find_circle(wait: Wait, holder: str | None = None) -> tuple[held.Waiter, ...] | None:

@@ -651,14 +651,14 @@ def test_without_a_second_reading_there_are_false_alarms(engine, start, monkeypa
 @pytest.mark.parametrize("engine", ["memory", "redis"], indirect=True)
 def test_without_withdrawing_there_are_false_alarms(engine, start, monkeypatch, quick_looks):
     """The mutant that leaves a wait published when it ends has another one give up for it."""
-    monkeypatch.setattr(deadlocks.DeadlockWatch, "end", lambda watch: WAITS.pop(watch._wait.id, None))
+    monkeypatch.setattr(deadlocks.DeadlockWatch, "end", lambda watch: WAITS.pop(watch._wait.id) and None)
     with pytest.raises(LockDeadlock):
         check_a_wait_that_is_over(engine, start, monkeypatch, quick_looks)
 
 
 def test_without_a_look_no_waiter_gives_up(engine, monkeypatch):
     """The mutant that never looks leaves both to wait until their time is over."""
-    monkeypatch.setattr(deadlocks.DeadlockWatch, "_look", lambda watch, busy: setattr(watch, "_looks", 9))
+    monkeypatch.setattr(deadlocks.DeadlockWatch, "look", lambda watch, busy: setattr(watch, "_looks", 9))
     outcomes = circle_of_threads(["a", "b"], wait=0.3)
     assert [type(error) for error in victims(outcomes)] != [LockDeadlock]
     assert all(delay >= 0.3 for error, delay in outcomes if error is not None)
