@@ -508,10 +508,7 @@ class SingleLock(Lock):
                 outcome = waiter.try_acquire(queue=wait != 0)
                 if isinstance(outcome, Busy):
                     outcome = self._wait_in(waiter, outcome, begun, wait, context)
-                if (since := now()) >= outcome.since + self.ttl:
-                    held = self.backend.extend(self.key, waiter.owner or owner, self.ttl)
-                    outcome = self._kept(outcome, since, held=held)
-                return self._leased(waiter.owner or owner, outcome, context, since - begun)
+                return self._leased(waiter.owner or owner, outcome, context, begun)
             except BaseException as error:
                 self._clean_up_after(error, waiter.owner or owner, begun, outcome)
                 if self._may_undo(outcome):
@@ -538,10 +535,7 @@ class SingleLock(Lock):
                 outcome = await waiter.try_acquire(queue=wait != 0)
                 if isinstance(outcome, Busy):
                     outcome = await self._await_in(waiter, outcome, begun, wait, context)
-                if (since := now()) >= outcome.since + self.ttl:
-                    held = await self.backend.aextend(self.key, waiter.owner or owner, self.ttl)
-                    outcome = self._kept(outcome, since, held=held)
-                return self._leased(waiter.owner or owner, outcome, context, since - begun)
+                return self._leased(waiter.owner or owner, outcome, context, begun)
             except BaseException as error:
                 self._clean_up_after(error, waiter.owner or owner, begun, outcome)
                 if self._may_undo(outcome):
@@ -555,18 +549,6 @@ class SingleLock(Lock):
         if isinstance(error, BackendUnavailable):
             breaker.ended(self.backend, self.key)
         return isinstance(error, LateGrant) and (wait is None or now() < begun + wait)
-
-    def _kept(self, grant: Grant, since: float, *, held: bool) -> Grant:
-        """Return a grant that came late, extended by a request from `since`; LateGrant where it had ended.
-
-        The process was paused, or the answer came late: the lease may have ended on the way.
-        """
-        if held and now() < since + self.ttl:
-            return grant._replace(since=since)
-        raise LateGrant(
-            f"the backend {self.backend.alias!r} granted the lock {self.name!r} too late:"
-            f" {now() - grant.since:.3f} s after the request, when the ttl of {self.ttl:g} s was over"
-        )
 
     def _refuse_if_silent(self) -> None:
         """Raise BackendUnavailable at once where the backend's server doesn't answer at the moment."""
@@ -715,7 +697,14 @@ class SingleLock(Lock):
             if unsettled:
                 release_retrier.schedule(self.backend, self.key, waiter.owner or owner, self.ttl)
 
-    def _leased(self, owner: str, grant: Grant, context: object, waited: float) -> SingleLease:
+    def _leased(self, owner: str, grant: Grant, context: object, begun: float) -> SingleLease:
+        """Return the lease of a grant. LateGrant: the process was paused, or the answer came late."""
+        if (moment := now()) >= grant.since + self.ttl:
+            raise LateGrant(
+                f"the backend {self.backend.alias!r} granted the lock {self.name!r} too late:"
+                f" {moment - grant.since:.3f} s after the request, when the ttl of {self.ttl:g} s was over"
+            )
+        waited = moment - begun
         lease = SingleLease(self.terms, owner, grant, context)
         alias = self.backend.settings.alias
         if breaker.silent:
