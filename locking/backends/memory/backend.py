@@ -202,7 +202,7 @@ after_fork(STORES.clear)
 
 
 class MemoryVerbs(ForceRelease):
-    """What all kinds of lock in memory have in common."""
+    """One kind of lock in memory: `lock`, `read`, `write`, or `semaphore` with its number of permits."""
 
     supports_fencing = True
     shared_between_processes = False
@@ -211,6 +211,9 @@ class MemoryVerbs(ForceRelease):
     def __init__(self, settings: AliasSettings, kind: str = "lock", permits: int = 1) -> None:
         super().__init__(settings)
         self._kind, self._permits = kind, permits
+        if kind != "lock":
+            self.alias = f"{settings.alias}/{kind}"
+        self.exclusive = kind != "semaphore"
 
     @property
     def store(self) -> Store:
@@ -248,15 +251,6 @@ class MemoryVerbs(ForceRelease):
         return AsyncMemoryWaiter(self._locks, key, owner, ttl, self._kind, self._permits)
 
 
-class MemoryVariant(MemoryVerbs):
-    """One kind of lock: `read`, `write`, or `semaphore` with its number of permits."""
-
-    def __init__(self, settings: AliasSettings, kind: str, permits: int = 1) -> None:
-        super().__init__(settings, kind, permits)
-        self.alias = f"{settings.alias}/{kind}"
-        self.exclusive = kind != "semaphore"
-
-
 class MemoryBackend(MemoryVerbs, Kinds, Listing, Heartbeats, Counters):
     """`"BACKEND": "locking.backends.memory.MemoryBackend"`."""
 
@@ -266,7 +260,7 @@ class MemoryBackend(MemoryVerbs, Kinds, Listing, Heartbeats, Counters):
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
         own_options(settings)
-        self._others: dict[tuple[str, int], MemoryVariant] = {}
+        self._others: dict[tuple[str, int], MemoryVerbs] = {}
 
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
         """See the base class; one object a kind, because the watchdog renews by backend."""
@@ -274,7 +268,7 @@ class MemoryBackend(MemoryVerbs, Kinds, Listing, Heartbeats, Counters):
             return self  # the ordinary lock is fair here
         which = (kind, options.get("permits", 0))
         if which not in self._others:
-            self._others[which] = MemoryVariant(self.settings, kind, **options)
+            self._others[which] = MemoryVerbs(self.settings, kind, **options)
         return self._others[which]
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
