@@ -18,6 +18,7 @@ from locking.core.lock import Lock, SingleLock, joined
 from locking.core.options import CheckedOptions, LockOptions, shared_options
 from locking.exceptions import LockNotSupported
 from locking.keys.names import Kind, check_name, check_names
+from locking.utils.logs import log_rarely
 from locking.utils.ownership import current_context
 
 logger = logging.getLogger(__name__)
@@ -34,9 +35,8 @@ LABELS: Final[dict[str, Any]] = {
 """What the admin calls the kinds."""
 
 FIRST_PERMITS: Final[dict[tuple[str, str], int]] = {}
-"""By alias and key of a semaphore: the permits of its first caller in this process, or REPORTED."""
+"""By alias and key of a semaphore: the permits of its first caller in this process."""
 
-REPORTED: Final = 0
 MOST_NAMES: Final = 1_000
 """Semaphores that are remembered; beyond that all are forgotten."""
 
@@ -132,19 +132,15 @@ class SemaphoreLock(SharedLock):
 
     def __init__(self, name: str, options: CheckedOptions) -> None:
         super().__init__(name, options)
-        permits, alias = options.permits or 1, self.backend.alias
-        first = FIRST_PERMITS.setdefault((alias, self.key), permits)
+        permits, which = options.permits or 1, (self.backend.alias, self.key)
         if len(FIRST_PERMITS) > MOST_NAMES:
             FIRST_PERMITS.clear()
-        if first not in (permits, REPORTED):
-            FIRST_PERMITS[alias, self.key] = REPORTED
-            logger.warning(
+        if (first := FIRST_PERMITS.setdefault(which, permits)) != permits:
+            message = (
                 "the semaphore %r has %d permits for some callers and %d for others of this process: the"
-                " first to use the name decides; write the same number everywhere",
-                name,
-                first,
-                permits,
+                " first to use the name decides; write the same number everywhere"
             )
+            log_rarely(logger, logging.WARNING, ("permits", which), message, name, first, permits)
 
     def _reenter(self, context: object) -> Lease | None:
         return None
