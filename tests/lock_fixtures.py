@@ -19,7 +19,7 @@ def nothing_of_other_tests() -> Iterator[None]:
     """Let no pending release of one test, and no lease that its traceback keeps alive, reach the next."""
     HOLDS.clear()  # of tests elsewhere, which need no such fixture
     yield
-    release_retrier.clear()
+    release_retrier.reset()
     HOLDS.clear()
 
 
