@@ -19,7 +19,8 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
-from dataclasses import dataclass, fields
+from copy import copy
+from dataclasses import dataclass
 from functools import cached_property, partial, update_wrapper
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 from weakref import WeakSet
@@ -74,6 +75,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MOST_RETRIES: Final = 100
+CHANGES: Final = 1  # of a callable key, while its call waited for the locks that it had named before
 
 UNFINISHED: Final = (Generator, AsyncGenerator, Awaitable)
 """What a function may return and still has its work to do."""
@@ -227,13 +229,11 @@ class Options(CheckedOptions):
 
     def of_lock(self, function: Callable[..., Any]) -> CheckedOptions:
         """Return the options of the lock around a function."""
-        given = {field.name: getattr(self, field.name) for field in fields(CheckedOptions)}
-        given["template"] = label_of(function, self.key)
+        options = copy(self)
+        options.template, options.site = label_of(function, self.key), call_site_of(function)
         if not iscoroutinefunction(function):  # `transaction_under` looks at what is open
-            given["on_open_transaction"] = "ignore"
-        given["guarded"] = self.fenced and self.atomic is not False and self.release
-        options = CheckedOptions(**given)
-        options.site = call_site_of(function)
+            options.on_open_transaction = "ignore"
+        options.guarded = self.fenced and self.atomic is not False and self.release
         return options
 
     @property
@@ -309,16 +309,14 @@ class LockedCall:
 
         def locked(*args: Any, **kwargs: Any) -> Any:
             names = self.build_names(args, kwargs)
-            try:
+            for _ in range(CHANGES + 1):
                 try:
                     return self._run(names, args, kwargs)
                 except _KeysChanged as change:
                     names = change.names
-                return self._run(names, args, kwargs)
-            except _KeysChanged as change:
-                return self._on_conflict(self._keeps_changing(change), args, kwargs)
-            except _Refusal as refusal:
-                return refusal.response
+                except _Refusal as refusal:
+                    return refusal.response
+            return self._on_conflict(self._keeps_changing(names), args, kwargs)
 
         return locked
 
@@ -376,10 +374,10 @@ class LockedCall:
         progress: _Progress,
         held: Lease | None = None,
     ) -> Any:
-        progress.entered = False
+        entered = False
         try:
             with self._block(names, progress, held):
-                progress.entered = True
+                entered = True
                 if self._asks_again:
                     _refuse_others(names, self.build_names(args, kwargs))
                 result = self.function(*args, **kwargs)
@@ -387,7 +385,7 @@ class LockedCall:
                 progress.returned = True
                 return self._stored_or_refused(result)
         except (LockNotAcquired, BackendUnavailable) as error:
-            if progress.entered:
+            if entered:
                 raise
             return self._on_conflict(error, args, kwargs)
 
@@ -443,14 +441,12 @@ class LockedCall:
 
         async def locked(*args: Any, **kwargs: Any) -> Any:
             names = await _in_thread_if_needed(self.build_names, args, kwargs)
-            try:
+            for _ in range(CHANGES + 1):
                 try:
                     return await self._aattempt(names, args, kwargs)
                 except _KeysChanged as change:
                     names = change.names
-                return await self._aattempt(names, args, kwargs)
-            except _KeysChanged as change:
-                return await _awaited(self._on_conflict(self._keeps_changing(change), args, kwargs))
+            return await _awaited(self._on_conflict(self._keeps_changing(names), args, kwargs))
 
         return locked
 
@@ -472,11 +468,9 @@ class LockedCall:
 
     # conflicts
 
-    def _keeps_changing(self, change: _KeysChanged) -> LockNotAcquired:
+    def _keeps_changing(self, names: Sequence[str]) -> LockNotAcquired:
         reason = "its keys changed twice while it waited for them"
-        return LockNotAcquired(
-            ", ".join(change.names), waited=0.0, backend=self.options.backend, reason=reason
-        )
+        return LockNotAcquired(", ".join(names), waited=0.0, backend=self.options.backend, reason=reason)
 
     def _on_conflict(self, error: LockError, args: Args, kwargs: Kwargs) -> Any:
         """Do what the policy says instead of running the function."""
@@ -500,7 +494,6 @@ class _Progress:
 
     def __init__(self) -> None:
         self.committed: list[str] = []
-        self.entered = False  # the lock is held, and the transactions have begun
         self.returned = False  # the body has; what is raised from then on isn't its own
 
 
