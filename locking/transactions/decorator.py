@@ -31,7 +31,7 @@ from django.db import DatabaseError, connections
 from django.http import HttpRequest, HttpResponseBase
 
 from locking.core.handler import locks
-from locking.core.kinds import lock_of
+from locking.core.kinds import Kind, check_kind, lock_of
 from locking.core.lease import Lease
 from locking.core.lock import Lock
 from locking.core.open_transactions import connections_in_transaction, refuse_open_transactions
@@ -48,7 +48,6 @@ from locking.keys.builder import Args, KeySource, Kwargs, dotted_path, is_reques
 from locking.keys.names import (
     UNSET,
     ConflictPolicy,
-    Kind,
     NeverSkips,
     Seconds,
     Unset,
@@ -210,6 +209,7 @@ class Options(CheckedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_kind(self)
         if not isinstance(self.on_conflict, Unset):
             check_policy(self.on_conflict)
         if type(self.retries) is not int or not 0 <= self.retries <= MOST_RETRIES:
