@@ -16,8 +16,8 @@ register = template.Library()
 register.filter("visible", formatting.visible)
 register.filter("shortened", formatting.shortened)
 register.filter("duration", formatting.duration)
-register.filter("state_name", STATES.get)
-register.filter("kind_name", LABELS.get)
+register.filter("state_name", lambda state: STATES[state])
+register.filter("kind_name", lambda kind: LABELS[kind])
 
 
 @register.filter
