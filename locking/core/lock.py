@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, ref
 from django.core.exceptions import SynchronousOnlyOperation
 
 from locking.backends.base import AsyncWaiter, Busy, Grant, Outcome, Waiter
-from locking.backends.capabilities import ForceRelease, releaser_of
+from locking.backends.capabilities import ForceRelease
 from locking.core import estimates, holders, waits
 from locking.core.breaker import breaker
 from locking.core.handler import DEFAULT_ALIAS, locks
@@ -450,10 +450,12 @@ class SingleLock(Lock):
         self.terms = self.terms._replace(shared_name=True)
         if not take_over or not isinstance(self.backend, ForceRelease):
             return
-        if held_by(current_context(), self.backend.alias, self.key) is None:  # else the caller may re-enter
-            for owner in self._owners():
-                if is_owner_of(client_id, owner):
-                    self._take_from(owner)
+        if held_by(current_context(), self.backend.alias, self.key) is not None:
+            return  # the caller may re-enter
+        for owner in self._owners():
+            if is_owner_of(client_id, owner) and self.backend.force_release(self.key, owner):
+                where = {"name": self.name, "key": self.key, "backend": self.backend.settings.alias}
+                notify(lock_force_released, outcome="force_released", owner=owner, **where)
 
     def act_as(self, owner: str) -> None:
         """Acquire as exactly this owner: it is granted at once what it holds already.
@@ -467,14 +469,6 @@ class SingleLock(Lock):
     def _owners(self) -> list[str]:
         holder = self.backend.holder(self.key)
         return [] if holder is None else [holder.owner]
-
-    def _take_from(self, owner: str) -> bool:
-        """End the hold of `owner` and of no newer holder; False when it does not hold the lock any more."""
-        broken = releaser_of(self.backend, "lock").force_release(self.key, owner)
-        if broken:
-            where = {"name": self.name, "key": self.key, "backend": self.backend.settings.alias}
-            notify(lock_force_released, outcome="force_released", owner=owner, **where)
-        return broken
 
     def locked(self) -> bool:
         return self.backend.holder(self.key) is not None
@@ -591,12 +585,12 @@ class SingleLock(Lock):
         return outcome
 
     def _reenter(self, context: object) -> Lease | None:
-        """Count one more hold of what this thread or task has already; a lost hold raises instead."""
-        hold = self._hold_of(context)
-        return None if hold is None else self._enter_again(hold)
+        """Count one more hold of what this thread or task has already, unless it may be another task's.
 
-    def _enter_again(self, hold: SingleLease) -> Lease:
-        """Count one more hold, unless it may be another task's."""
+        A lost hold raises instead.
+        """
+        if (hold := self._hold_of(context)) is None:
+            return None
         hold.ensure_held()
         if hold.is_another_calls():
             raise LockNotSupported(
@@ -731,8 +725,6 @@ class Waiting:
 
     A signal handler may raise anywhere but between `__enter__` and the block. A generator would cost more.
     """
-
-    __slots__ = ("_begin", "_lock")
 
     def __init__(self, lock: SingleLock, busy: Busy, context: object, begun: float) -> None:
         self._lock, self._begin = lock, (busy, context, begun)
