@@ -224,8 +224,7 @@ class FencedModel(models.Model):
         rows = cls._base_manager.using(using or router.db_for_write(cls))
         found = rows.get(**lookup)
         if not found._stamp(single):
-            seen = rows.get(pk=found.pk)
-            raise _overtaken(single, seen)
+            raise _overtaken(single, rows.get(pk=found.pk))
         read: Self = rows.filter(pk=found.pk).get(**lookup)
         if read.fence_owner != single.owner:
             raise _overtaken(single, read)

@@ -236,11 +236,6 @@ class Options(CheckedOptions):
         options.guarded = self.fenced and self.atomic is not False and self.release
         return options
 
-    @property
-    def scope(self) -> str:
-        """Which locks a name is one of: locks of another alias or kind have nothing to do with it."""
-        return self.backend if self.kind == "lock" else f"{self.backend}/{self.kind}"
-
     def policy(self) -> ConflictPolicy:
         """What to do on a conflict: the decorator's own word, or else the alias's."""
         if not isinstance(self.on_conflict, Unset):
@@ -406,7 +401,8 @@ class LockedCall:
 
     def _section(self, names: Sequence[str]) -> LockedTransaction:
         options = self.options
-        return LockedTransaction(frozenset(names), self._aliases, options.scope, options.fenced)
+        scope = options.backend if options.kind == "lock" else f"{options.backend}/{options.kind}"
+        return LockedTransaction(frozenset(names), self._aliases, scope, options.fenced)
 
     def _lock(self, names: Sequence[str]) -> Lock:
         """Return the lock of one call; a task takes it in its own name, which a redelivery has too."""

@@ -211,8 +211,7 @@ class MemoryVerbs(ForceRelease):
     def __init__(self, settings: AliasSettings, kind: str = "lock", permits: int = 1) -> None:
         super().__init__(settings)
         self._kind, self._permits = kind, permits
-        if kind != "lock":
-            self.alias = f"{settings.alias}/{kind}"
+        self.alias = settings.alias if kind == "lock" else f"{settings.alias}/{kind}"
         self.exclusive = kind != "semaphore"
 
     @property
