@@ -164,16 +164,16 @@ class _Nowhere:
 
 @contextmanager
 def _bare() -> Iterator[None]:
-    lock: Any = import_module("locking.core.lock")
-    events: Any = import_module("locking.core.events")
-    before = lock.caller_site, events.SAMPLES
-    lock.caller_site = lambda: None
-    events.SAMPLES = _Nowhere()
+    lease: Any = import_module("locking.core.lease")
+    heartbeat: Any = import_module("locking.inspection.heartbeat")
+    before = lease.caller_site, heartbeat.SAMPLES
+    lease.caller_site = lambda: None
+    heartbeat.SAMPLES = _Nowhere()
     try:
         with _without_index():
             yield
     finally:
-        lock.caller_site, events.SAMPLES = before
+        lease.caller_site, heartbeat.SAMPLES = before
 
 
 # what it costs to read the list

@@ -249,8 +249,8 @@ def _tokens(alias: str) -> Finding:
         "tokens",
         "warning",
         f"tokens of {ahead.count()} names are up to {seconds:.0f} s ahead of this machine's clock: {some}",
-        "The clock of a lock server ran ahead: synchronize it by NTP. Fenced work goes on: a holder whose"
-        " token is too low is given a higher one, unless its engine can't.",
+        "The clock of a lock server ran ahead: synchronize it by NTP. Should that server lose its data before"
+        " the tokens have caught up, fenced work on these names is refused until then.",
     )
 
 

@@ -12,7 +12,6 @@ from django.utils.translation import gettext_lazy as _
 
 from locking.core.lease import Lease, SingleLease
 from locking.exceptions import StaleFencingToken
-from locking.transactions.fence import outbid, passed
 from locking.utils.databases import UtcNow, storable
 
 __all__ = ["FencedModel"]
@@ -225,10 +224,7 @@ class FencedModel(models.Model):
         rows = cls._base_manager.using(using or router.db_for_write(cls))
         found = rows.get(**lookup)
         if not found._stamp(single):
-            seen = rows.get(pk=found.pk)
-            if not (outbid(single, seen.fence_token, seen.fence_owner) and found._stamp(single)):
-                raise _overtaken(single, seen)
-        passed(lease)
+            raise _overtaken(single, rows.get(pk=found.pk))
         read: Self = rows.filter(pk=found.pk).get(**lookup)
         if read.fence_owner != single.owner:
             raise _overtaken(single, read)

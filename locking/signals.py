@@ -96,8 +96,8 @@ Outcome = Literal[
 
 Renewal = Literal["renewed", "failed", "lost"]
 
-Measure = tuple[str, Literal["acquired", "refused", "deadlock", "lost", "ended"], float]
-"""Alias, what happened, and its seconds: of waiting where a lock was acquired, of holding where it ended."""
+Count = Literal["acquired", "refused", "deadlock", "lost", "ended"]
+"""What is counted per minute."""
 
 MOST_WAITING: Final = 10_000
 """Events that wait for slow receivers at most; beyond that new ones are dropped, and the log says so."""
@@ -164,7 +164,7 @@ class Observer:
     def renewed(self, backend: str, outcome: Renewal, leases: int) -> None:
         """The watchdog renewed that many leases in one batch, or didn't: `failed` ones are tried again."""
 
-    def measured(self, measure: Measure) -> None:
+    def counted(self, backend: str, what: Count) -> None:
         """An acquisition or a hold came to its end; comes cheaper than `happened`, and must not raise."""
 
     def used(self, backend: BaseLockBackend) -> None:
@@ -175,11 +175,11 @@ class Observer:
 
 
 OBSERVERS: Final[dict[str, list[Callable[..., object]]]] = {
-    name: [] for name in ("happened", "waiting", "renewed", "measured", "used", "kept")
+    name: [] for name in ("happened", "waiting", "renewed", "counted", "used", "kept")
 }
 """The methods that observers have overridden, by name: what no observer hears of costs nothing."""
 
-HAPPENED, MEASURED = OBSERVERS["happened"], OBSERVERS["measured"]
+HAPPENED, COUNTED = OBSERVERS["happened"], OBSERVERS["counted"]
 
 
 def observe(observer: Observer) -> None:
@@ -206,19 +206,24 @@ def tell(what: str, *facts: object) -> None:
             logger.exception("the observer %r of locks failed", method)
 
 
+def is_heard(signal: Signal, level: int) -> bool:
+    """Return True if an event of this level has listeners, without which none is made."""
+    return bool(HAPPENED or signal.receivers) or events_logger.isEnabledFor(level)
+
+
 def notify(signal: Signal, **fields: Any) -> None:
     """Announce an event to observers, the log and the receivers of `signal`, where there are any."""
-    receivers = signal.receivers or (signal is lock_deadlocked and lock_refused.receivers)
-    if HAPPENED or receivers or events_logger.isEnabledFor(LEVELS[signal]):
-        publish(signal, **fields)
+    level = LEVELS[signal]
+    if is_heard(signal, level) or (signal is lock_deadlocked and lock_refused.receivers):
+        publish(signal, level, **fields)
 
 
-def publish(signal: Signal, **fields: Any) -> None:
+def publish(signal: Signal, level: int, **fields: Any) -> None:
     """Announce the event with these fields, of this moment in this thread."""
     at, thread = time.time(), threading.current_thread().name  # noqa: TID251 shown
     event = LockEvent(at=at, thread=thread, **fields)
     tell("happened", event)
-    if events_logger.isEnabledFor(level := level_of(signal, event)):
+    if events_logger.isEnabledFor(level):
         facts = event._asdict()
         extra = {f"lock_{name}": value for name, value in facts.items() if name not in ("at", "thread")}
         events_logger.log(level, SENTENCES[event.outcome], facts | {"lock": event.name}, extra=extra)
@@ -230,24 +235,16 @@ def publish(signal: Signal, **fields: Any) -> None:
 # --- the log ----------------------------------------------------------------------------------------------
 
 LEVELS: Final[dict[Signal, int]] = {
-    lock_acquired: logging.DEBUG,
     lock_refused: logging.INFO,
     lock_deadlocked: logging.WARNING,
-    lock_released: logging.DEBUG,
     lock_lost: logging.WARNING,
     lock_force_released: logging.WARNING,
     lock_orphaned: logging.WARNING,
 }
 
 LONG_WAIT: Final = 5.0
-"""Seconds after which the acquisition of a lock is logged at INFO instead of DEBUG."""
-
-
-def level_of(signal: Signal, event: LockEvent) -> int:
-    """Return the level of an event's record: a long wait, and a hold longer than its ttl, are no routine."""
-    waited_long = signal is lock_acquired and (event.waited or 0.0) >= LONG_WAIT
-    held_long = event.outcome == "released" and (event.held or 0.0) > (event.ttl or math.inf)
-    return logging.INFO if waited_long or held_long else LEVELS[signal]
+"""Seconds after which the acquisition of a lock is logged at INFO instead of DEBUG, as a hold is that lasted
+longer than its ttl: both are no routine."""
 
 
 SENTENCES: Final[dict[Outcome, str]] = {

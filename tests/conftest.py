@@ -141,7 +141,7 @@ def no_trouble_so_far() -> Iterator[None]:
     logs.reset()
     breaker.reset()
     yield
-    release_retrier.clear()
+    release_retrier.reset()
 
 
 @pytest.fixture(scope="session")

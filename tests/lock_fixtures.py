@@ -8,6 +8,7 @@ from django.test.utils import override_settings
 
 from locking.core.lease import HOLDS
 from locking.core.pending_release import release_retrier
+from locking.inspection.waits import WAITS
 from locking.utils import clock
 from tests.backends import MEMORY, REDIS
 from tests.private_redis import PrivateRedis, private_redis
@@ -16,10 +17,13 @@ from tests.proxy import Proxy, proxy_to
 
 @pytest.fixture(autouse=True)
 def nothing_of_other_tests() -> Iterator[None]:
-    """Let no pending release of one test, and no lease that its traceback keeps alive, reach the next."""
+    """Let no pending release of one test reach the next, no lease that its traceback keeps alive, and no wait
+    of a thread that a mutant has left waiting: heartbeats would publish it.
+    """
     HOLDS.clear()  # of tests elsewhere, which need no such fixture
+    WAITS.clear()
     yield
-    release_retrier.clear()
+    release_retrier.reset()
     HOLDS.clear()
 
 

@@ -185,13 +185,6 @@ class Waiter(WaiterState, ABC):
         try.
         """
 
-    def sleep(self, timeout: float) -> Outcome | None:
-        """Sleep as `wait` does, but return None when nothing woke it: then nothing need be asked.
-
-        An engine whose waiters ask at intervals anyway may leave this as it is.
-        """
-        return self.wait(timeout)
-
     @abstractmethod
     def leave(self) -> None:
         """Leave the queue, and release a lock that was handed over meanwhile. Never raises a LockError: what
@@ -209,10 +202,6 @@ class AsyncWaiter(WaiterState, ABC):
     @abstractmethod
     async def wait(self, timeout: float) -> Outcome:
         """See `Waiter.wait`."""
-
-    async def sleep(self, timeout: float) -> Outcome | None:
-        """See `Waiter.sleep`."""
-        return await self.wait(timeout)
 
     @abstractmethod
     async def leave(self) -> None:

@@ -21,7 +21,6 @@ __all__ = [
     "Listing",
     "ManyServers",
     "SessionBound",
-    "TokenReissue",
 ]
 
 PAGE: Final = 500
@@ -93,25 +92,6 @@ class ForceRelease(BaseLockBackend):
 
         Args:
             owned: tells its owners from others'.
-        """
-
-
-class TokenReissue(BaseLockBackend):
-    """Mints a higher fencing token for a present holder."""
-
-    @abstractmethod
-    def reissue_token(self, key: str, owner: str, above: int) -> int:
-        """Give the present holder a new fencing token, in one atomic step.
-
-        A server whose clock ran ahead and that lost its data mints lower tokens than a database has seen.
-
-        Args:
-            key: what `key(name)` returned.
-            owner: who asks; anyone but the present holder gets none.
-            above: the token that the new one, and every later one of this key, must exceed.
-
-        Returns:
-            The new token; 0 when `owner` doesn't hold the lock.
         """
 
 

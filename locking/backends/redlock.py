@@ -34,7 +34,7 @@ from locking.backends.base import (
     Waiter,
     ask_each,
 )
-from locking.backends.capabilities import ForceRelease, Heartbeats, Listing, TokenReissue
+from locking.backends.capabilities import ForceRelease, Heartbeats, Listing
 from locking.backends.options import own_number
 from locking.backends.redis.backend import BATCH, RedisBackend
 from locking.backends.redis.diagnosis import judge
@@ -62,7 +62,7 @@ MOST: Final = 10_000
 """Holds of each server that are looked at, the oldest first."""
 
 
-class RedlockBackend(TokenReissue, Listing, ForceRelease, Heartbeats):
+class RedlockBackend(Listing, ForceRelease, Heartbeats):
     """`"BACKEND": "locking.backends.redlock.RedlockBackend"`, `"LOCATION": [url, url, url]`.
 
     Options:
@@ -130,16 +130,6 @@ class RedlockBackend(TokenReissue, Listing, ForceRelease, Heartbeats):
             return True
         request = self._kind.raise_token(key, owner, token, keep=keep)
         return ask_all(self.nodes, request, patience).count(1) >= self.quorum
-
-    def reissue_token(self, key: str, owner: str, above: int) -> int:
-        """See the base class: a majority must name the holder, and a majority know the new token."""
-        replies = ask_all(self.nodes, self._kind.reissue_token(key, owner, above), self._timeout)
-        self._require_quorum(replies)
-        tokens = [reply for reply in replies if isinstance(reply, int) and reply > 0]
-        if len(tokens) < self.quorum:
-            return 0
-        token = max(tokens)
-        return token if self._agree(key, owner, token, tokens, self._timeout, keep=True) else 0
 
     def _undo(
         self, key: str, owner: str, replies: list[Any], patience: float, *, owner_is_given: bool

@@ -47,11 +47,6 @@ class WokenThread(WaitingSteps, Waiter):
         self._woken.clear()
         return self.ask(queue=True)
 
-    def sleep(self, timeout: float) -> Outcome | None:
-        if timeout > self.pause() or self._woken.wait(timeout):
-            return self.wait(timeout)
-        return None
-
     def leave(self) -> None:
         self.give_up()
 
@@ -70,21 +65,12 @@ class WokenTask(WaitingSteps, AsyncWaiter):
         return await asyncio.to_thread(self.ask, queue=queue)
 
     async def wait(self, timeout: float) -> Outcome:
-        await self._sleep(min(timeout, self.pause()))
-        self._woken.clear()
-        return await self.try_acquire(queue=True)
-
-    async def sleep(self, timeout: float) -> Outcome | None:
-        if timeout > self.pause():
-            return await self.wait(timeout)
-        await self._sleep(timeout)
-        return await self.wait(0) if self._woken.is_set() else None
-
-    async def _sleep(self, timeout: float) -> None:
         with suppress(TimeoutError):
             # Not wait_for: before Python 3.12 it swallows a cancellation that comes with the wake-up.
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(min(timeout, self.pause())):
                 await self._woken.wait()
+        self._woken.clear()
+        return await self.try_acquire(queue=True)
 
     async def leave(self) -> None:
         await asyncio.to_thread(self.give_up)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Final, Unpack
+from typing import Any, Final, Literal, Unpack
 
 from django.utils.translation import gettext_lazy as _
 
@@ -17,12 +17,16 @@ from locking.core.lease import Lease, SingleLease, held_by
 from locking.core.lock import Lock, SingleLock, joined
 from locking.core.options import CheckedOptions, LockOptions, shared_options
 from locking.exceptions import LockNotSupported
-from locking.keys.names import Kind, check_name, check_names
+from locking.keys.names import check_name, check_names
+from locking.utils.logs import log_rarely
 from locking.utils.ownership import current_context
 
 logger = logging.getLogger(__name__)
 
 __all__ = ["get_read_lock", "get_semaphore", "get_write_lock"]
+
+Kind = Literal["lock", "read", "write", "semaphore", "fair"]
+"""The kinds of lock; `lock` is what `get_lock` returns."""
 
 LABELS: Final[dict[str, Any]] = {
     "lock": _("lock"),
@@ -34,9 +38,8 @@ LABELS: Final[dict[str, Any]] = {
 """What the admin calls the kinds."""
 
 FIRST_PERMITS: Final[dict[tuple[str, str], int]] = {}
-"""By alias and key of a semaphore: the permits of its first caller in this process, or REPORTED."""
+"""By alias and key of a semaphore: the permits of its first caller in this process."""
 
-REPORTED: Final = 0
 MOST_NAMES: Final = 1_000
 """Semaphores that are remembered; beyond that all are forgotten."""
 
@@ -52,7 +55,7 @@ def get_read_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
         >>> with get_read_lock("catalog"):
         ...     render()
     """
-    return ReadLock(check_name(name), shared_options("get_read_lock", options, kind="read"))
+    return ReadLock(check_name(name), _options_of("get_read_lock", "read", options))
 
 
 def get_write_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
@@ -65,7 +68,7 @@ def get_write_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
         >>> with get_write_lock("catalog"):
         ...     rebuild()
     """
-    return WriteLock(check_name(name), shared_options("get_write_lock", options, kind="write"))
+    return WriteLock(check_name(name), _options_of("get_write_lock", "write", options))
 
 
 def get_semaphore(name: str, permits: int, **options: Unpack[LockOptions]) -> Lock:
@@ -82,8 +85,7 @@ def get_semaphore(name: str, permits: int, **options: Unpack[LockOptions]) -> Lo
         >>> with get_semaphore("mail-gateway", permits=5, wait=10):
         ...     send()
     """
-    given = shared_options("get_semaphore", options, kind="semaphore", permits=permits)
-    return Semaphore(check_name(name), given)
+    return SemaphoreLock(check_name(name), _options_of("get_semaphore", "semaphore", options, permits))
 
 
 def get_fair_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
@@ -92,7 +94,13 @@ def get_fair_lock(name: str, **options: Unpack[LockOptions]) -> Lock:
     Among Python processes `get_lock` is first in, first out already, and faster. Don't use both kinds, or
     RLock and RFairLock, on one name. Arguments and errors: as for `get_lock`.
     """
-    return SingleLock(check_name(name), shared_options("get_fair_lock", options, kind="fair"))
+    return SingleLock(check_name(name), _options_of("get_fair_lock", "fair", options))
+
+
+def _options_of(caller: str, kind: Kind, given: LockOptions, permits: int | None = None) -> CheckedOptions:
+    options = shared_options(caller, given, kind=kind, permits=permits)
+    check_kind(options)
+    return options
 
 
 class SharedLock(SingleLock):
@@ -127,24 +135,20 @@ class WriteLock(SingleLock):
         return super()._reenter(context)
 
 
-class Semaphore(SharedLock):
+class SemaphoreLock(SharedLock):
     """Every acquisition is another permit, so there is no re-entry."""
 
     def __init__(self, name: str, options: CheckedOptions) -> None:
         super().__init__(name, options)
-        permits, alias = options.permits or 1, self.backend.alias
-        first = FIRST_PERMITS.setdefault((alias, self.key), permits)
+        permits, which = options.permits or 1, (self.backend.alias, self.key)
         if len(FIRST_PERMITS) > MOST_NAMES:
             FIRST_PERMITS.clear()
-        if first not in (permits, REPORTED):
-            FIRST_PERMITS[alias, self.key] = REPORTED
-            logger.warning(
+        if (first := FIRST_PERMITS.setdefault(which, permits)) != permits:
+            message = (
                 "the semaphore %r has %d permits for some callers and %d for others of this process: the"
-                " first to use the name decides; write the same number everywhere",
-                name,
-                first,
-                permits,
+                " first to use the name decides; write the same number everywhere"
             )
+            log_rarely(logger, logging.WARNING, ("permits", which), message, name, first, permits)
 
     def _reenter(self, context: object) -> Lease | None:
         return None
@@ -163,13 +167,35 @@ class Semaphore(SharedLock):
         return holder is not None and holder.count >= (self.options.permits or 1)
 
 
-CLASSES: Final[dict[Kind, type[SingleLock]]] = {
+CLASSES: Final[dict[str, type[SingleLock]]] = {
     "lock": SingleLock,
     "read": ReadLock,
     "write": WriteLock,
-    "semaphore": Semaphore,
+    "semaphore": SemaphoreLock,
     "fair": SingleLock,  # where an engine has no fair lock of its own, the ordinary one, if that is fair
 }
+
+HELD_BY_SEVERAL: Final = [kind for kind, one in CLASSES.items() if issubclass(one, SharedLock)]
+"""Kinds whose holders don't exclude each other, so that a newer one has not overtaken the others."""
+
+MAX_PERMITS: Final = 1_000_000
+
+
+def check_kind(options: CheckedOptions) -> None:
+    """Raise ValueError for a kind that there isn't, or that the other options don't go with."""
+    kind, permits = options.kind, options.permits
+    if kind not in CLASSES:
+        raise ValueError(f"kind={kind!r} must be one of {', '.join(map(repr, CLASSES))}")
+    if options.fenced and kind in HELD_BY_SEVERAL:
+        raise ValueError(
+            f"fenced=True cannot be combined with kind={kind!r}, which has several holders: the"
+            " database would take all but the newest for overtaken"
+        )
+    if kind != "semaphore":
+        if permits is not None:
+            raise ValueError(f"permits={permits!r} cannot be combined with kind={kind!r}")
+    elif isinstance(permits, bool) or not isinstance(permits, int) or not 1 <= permits <= MAX_PERMITS:
+        raise ValueError(f"permits must be a whole number from 1 to {MAX_PERMITS:,}, not {permits!r}")
 
 
 def lock_of(names: Sequence[str], options: CheckedOptions) -> Lock:

@@ -26,10 +26,9 @@ from locking.core.pending_release import release_retrier
 from locking.exceptions import BackendError, LockError, LockExpired, LockLost, LockNotOwned
 from locking.keys.names import MIN_TTL, Seconds, check_ttl
 from locking.signals import (
-    HAPPENED,
-    MEASURED,
+    COUNTED,
     Outcome,
-    events_logger,
+    is_heard,
     lock_lost,
     lock_released,
     notify,
@@ -336,7 +335,7 @@ class SingleLease(Lease):
     """The lease of one name."""
 
     __slots__ = (
-        "_generation", "_hold_key", "_state", "backend", "behind_fence", "context", "deadline", "depth",
+        "_generation", "_hold_key", "_state", "backend", "context", "deadline", "depth",
         "joint", "renew_at", "renewals", "renewed", "rescheduled", "resent", "site", "sync_call", "taken_at",
         "terms", "token", "unreleased", "unsettled",
     )  # fmt: skip
@@ -358,7 +357,6 @@ class SingleLease(Lease):
         self.unreleased = False  # its release has begun, and was not confirmed
         self.unsettled: set[object] = set()  # the COMMITs under it that the server may still be at work on
         self.site = terms.site or caller_site()  # where in the code it was taken
-        self.behind_fence = False  # a fenced body has begun: its token is final
         self.joint: ref[Lease] | None = None  # the lease of several names that it is a part of
         self._state = State.HELD
         self.resent = grant.resent and not terms.owner_is_given  # a request may arrive after the release
@@ -514,8 +512,8 @@ class SingleLease(Lease):
             if self._state not in OPEN:
                 return
             self._state = State.LOST
-        for measured in MEASURED:
-            measured((self.backend.settings.alias, "lost", 0.0))
+        for counted in COUNTED:
+            counted(self.backend.settings.alias, "lost")
         notify(lock_lost, held=now() - self.taken_at, **self.facts("lost"))
         on_lost = self.terms.on_lost
         if on_lost is None:
@@ -592,16 +590,12 @@ class SingleLease(Lease):
             raise self._lost_error()
         self._state = State.RELEASED
         alias, seconds = self.backend.settings.alias, now() - self.taken_at
-        for measured in MEASURED:
-            measured((alias, "ended", seconds))
+        for counted in COUNTED:
+            counted(alias, "ended")
         estimates.note_hold(alias, self.terms.template, seconds + left)
-        if (
-            HAPPENED
-            or lock_released.receivers
-            or seconds > self.ttl
-            or events_logger.isEnabledFor(logging.DEBUG)
-        ):
-            publish(lock_released, held=seconds, **self.facts(outcome))
+        level = logging.INFO if outcome == "released" and seconds > self.ttl else logging.DEBUG
+        if is_heard(lock_released, level):
+            publish(lock_released, level, held=seconds, **self.facts(outcome))
 
     def leave_to_expire(self) -> None:
         if self.depth > 1:

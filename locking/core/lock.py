@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, ref
 from django.core.exceptions import SynchronousOnlyOperation
 
 from locking.backends.base import AsyncWaiter, Busy, Grant, Outcome, Waiter
-from locking.backends.capabilities import ForceRelease, releaser_of
+from locking.backends.capabilities import ForceRelease
 from locking.core import estimates, holders, waits
 from locking.core.breaker import breaker
 from locking.core.handler import DEFAULT_ALIAS, locks
@@ -36,10 +36,9 @@ from locking.exceptions import (
 )
 from locking.keys.names import UNSET, OnOpenTransaction, Seconds, Unset, check_name, check_names, check_wait
 from locking.signals import (
-    HAPPENED,
+    COUNTED,
     LONG_WAIT,
-    MEASURED,
-    events_logger,
+    is_heard,
     lock_acquired,
     lock_deadlocked,
     lock_force_released,
@@ -451,10 +450,12 @@ class SingleLock(Lock):
         self.terms = self.terms._replace(shared_name=True)
         if not take_over or not isinstance(self.backend, ForceRelease):
             return
-        if held_by(current_context(), self.backend.alias, self.key) is None:  # else the caller may re-enter
-            for owner in self._owners():
-                if is_owner_of(client_id, owner):
-                    self._take_from(owner)
+        if held_by(current_context(), self.backend.alias, self.key) is not None:
+            return  # the caller may re-enter
+        for owner in self._owners():
+            if is_owner_of(client_id, owner) and self.backend.force_release(self.key, owner):
+                where = {"name": self.name, "key": self.key, "backend": self.backend.settings.alias}
+                notify(lock_force_released, outcome="force_released", owner=owner, **where)
 
     def act_as(self, owner: str) -> None:
         """Acquire as exactly this owner: it is granted at once what it holds already.
@@ -468,14 +469,6 @@ class SingleLock(Lock):
     def _owners(self) -> list[str]:
         holder = self.backend.holder(self.key)
         return [] if holder is None else [holder.owner]
-
-    def _take_from(self, owner: str) -> bool:
-        """End the hold of `owner` and of no newer holder; False when it does not hold the lock any more."""
-        broken = releaser_of(self.backend, "lock").force_release(self.key, owner)
-        if broken:
-            where = {"name": self.name, "key": self.key, "backend": self.backend.settings.alias}
-            notify(lock_force_released, outcome="force_released", owner=owner, **where)
-        return broken
 
     def locked(self) -> bool:
         return self.backend.holder(self.key) is not None
@@ -509,10 +502,7 @@ class SingleLock(Lock):
                 outcome = waiter.try_acquire(queue=wait != 0)
                 if isinstance(outcome, Busy):
                     outcome = self._wait_in(waiter, outcome, begun, wait, context)
-                if (since := now()) >= outcome.since + self.ttl:
-                    held = self.backend.extend(self.key, waiter.owner or owner, self.ttl)
-                    outcome = self._kept(outcome, since, held=held)
-                return self._leased(waiter.owner or owner, outcome, context, since - begun)
+                return self._leased(waiter.owner or owner, outcome, context, begun)
             except BaseException as error:
                 self._clean_up_after(error, waiter.owner or owner, begun, outcome)
                 if self._may_undo(outcome):
@@ -539,10 +529,7 @@ class SingleLock(Lock):
                 outcome = await waiter.try_acquire(queue=wait != 0)
                 if isinstance(outcome, Busy):
                     outcome = await self._await_in(waiter, outcome, begun, wait, context)
-                if (since := now()) >= outcome.since + self.ttl:
-                    held = await self.backend.aextend(self.key, waiter.owner or owner, self.ttl)
-                    outcome = self._kept(outcome, since, held=held)
-                return self._leased(waiter.owner or owner, outcome, context, since - begun)
+                return self._leased(waiter.owner or owner, outcome, context, begun)
             except BaseException as error:
                 self._clean_up_after(error, waiter.owner or owner, begun, outcome)
                 if self._may_undo(outcome):
@@ -556,18 +543,6 @@ class SingleLock(Lock):
         if isinstance(error, BackendUnavailable):
             breaker.ended(self.backend, self.key)
         return isinstance(error, LateGrant) and (wait is None or now() < begun + wait)
-
-    def _kept(self, grant: Grant, since: float, *, held: bool) -> Grant:
-        """Return a grant that came late, extended by a request from `since`; LateGrant where it had ended.
-
-        The process was paused, or the answer came late: the lease may have ended on the way.
-        """
-        if held and now() < since + self.ttl:
-            return grant._replace(since=since)
-        raise LateGrant(
-            f"the backend {self.backend.alias!r} granted the lock {self.name!r} too late:"
-            f" {now() - grant.since:.3f} s after the request, when the ttl of {self.ttl:g} s was over"
-        )
 
     def _refuse_if_silent(self) -> None:
         """Raise BackendUnavailable at once where the backend's server doesn't answer at the moment."""
@@ -584,9 +559,13 @@ class SingleLock(Lock):
         with Waiting(self, busy, context, begun) as watch:
             try:
                 while isinstance(outcome, Busy):
-                    outcome = watch.wait(waiter, outcome, self._pause(outcome, begun, wait))
+                    pause = self._pause(outcome, begun, wait)
+                    if watch.due() <= 0.0:
+                        watch.look(outcome)
+                    outcome = waiter.wait(max(0.0, min(pause, watch.due())))
             finally:
-                watch.end()
+                if withdraw := watch.end():
+                    withdraw()
         return outcome
 
     async def _await_in(
@@ -596,18 +575,22 @@ class SingleLock(Lock):
         with Waiting(self, busy, context, begun) as watch:
             try:
                 while isinstance(outcome, Busy):
-                    outcome = await watch.await_in(waiter, outcome, self._pause(outcome, begun, wait))
+                    pause = self._pause(outcome, begun, wait)
+                    if watch.due() <= 0.0:
+                        await asyncio.to_thread(watch.look, outcome)
+                    outcome = await waiter.wait(max(0.0, min(pause, watch.due())))
             finally:
-                await asyncio.shield(watch.aend())
+                if withdraw := watch.end():
+                    await asyncio.shield(asyncio.to_thread(withdraw))
         return outcome
 
     def _reenter(self, context: object) -> Lease | None:
-        """Count one more hold of what this thread or task has already; a lost hold raises instead."""
-        hold = self._hold_of(context)
-        return None if hold is None else self._enter_again(hold)
+        """Count one more hold of what this thread or task has already, unless it may be another task's.
 
-    def _enter_again(self, hold: SingleLease) -> Lease:
-        """Count one more hold, unless it may be another task's."""
+        A lost hold raises instead.
+        """
+        if (hold := self._hold_of(context)) is None:
+            return None
         hold.ensure_held()
         if hold.is_another_calls():
             raise LockNotSupported(
@@ -677,10 +660,10 @@ class SingleLock(Lock):
     def _note_refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> None:
         """Tell statistics and listeners of an acquisition that came to nothing."""
         deadlock = isinstance(error, LockDeadlock)
-        for measured in MEASURED:
-            measured((self.backend.settings.alias, "refused", waited))
+        for counted in COUNTED:
+            counted(self.backend.settings.alias, "refused")
             if deadlock:
-                measured((self.backend.settings.alias, "deadlock", waited))
+                counted(self.backend.settings.alias, "deadlock")
         contended = isinstance(error, LockNotAcquired)
         notify(
             lock_deadlocked if deadlock else lock_refused,
@@ -708,25 +691,28 @@ class SingleLock(Lock):
             if unsettled:
                 release_retrier.schedule(self.backend, self.key, waiter.owner or owner, self.ttl)
 
-    def _leased(self, owner: str, grant: Grant, context: object, waited: float) -> SingleLease:
+    def _leased(self, owner: str, grant: Grant, context: object, begun: float) -> SingleLease:
+        """Return the lease of a grant. LateGrant: the process was paused, or the answer came late."""
+        if (moment := now()) >= grant.since + self.ttl:
+            raise LateGrant(
+                f"the backend {self.backend.alias!r} granted the lock {self.name!r} too late:"
+                f" {moment - grant.since:.3f} s after the request, when the ttl of {self.ttl:g} s was over"
+            )
+        waited = moment - begun
         lease = SingleLease(self.terms, owner, grant, context)
         alias = self.backend.settings.alias
         if breaker.silent:
             breaker.answered(self.backend, self.key)
-        for measured in MEASURED:
-            measured((alias, "acquired", waited))
+        for counted in COUNTED:
+            counted(alias, "acquired")
         if logs.TROUBLES:
             logs.available(logger, alias)
         if lease.renewed:
             lease.rescheduled = watchdogs.watch
             watchdogs.watch(lease)
-        if (
-            HAPPENED
-            or lock_acquired.receivers
-            or waited >= LONG_WAIT
-            or events_logger.isEnabledFor(logging.DEBUG)
-        ):
-            publish(lock_acquired, waited=waited, **lease.facts("acquired"))
+        level = logging.INFO if waited >= LONG_WAIT else logging.DEBUG
+        if is_heard(lock_acquired, level):
+            publish(lock_acquired, level, waited=waited, **lease.facts("acquired"))
         return lease
 
 
@@ -739,8 +725,6 @@ class Waiting:
 
     A signal handler may raise anywhere but between `__enter__` and the block. A generator would cost more.
     """
-
-    __slots__ = ("_begin", "_lock")
 
     def __init__(self, lock: SingleLock, busy: Busy, context: object, begun: float) -> None:
         self._lock, self._begin = lock, (busy, context, begun)

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, TypedDict, get_args
+from typing import Any, Final, TypedDict
 
 from locking.backends.base import BaseLockBackend
 from locking.backends.capabilities import backend_of
@@ -15,7 +15,6 @@ from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.lease import Lease, LeaseTerms
 from locking.keys.names import (
     UNSET,
-    Kind,
     OnOpenTransaction,
     Seconds,
     Unset,
@@ -28,13 +27,6 @@ from locking.signals import tell
 from locking.utils.call_site import CallSite
 from locking.utils.hints import refuse_unknown
 from locking.utils.ownership import new_guarded_owner, new_owner
-
-KINDS: Final = get_args(Kind)
-
-HELD_BY_SEVERAL: Final = ("read", "semaphore")
-"""Kinds whose holders don't exclude each other, so that a newer one has not overtaken the others."""
-
-MAX_PERMITS: Final = 1_000_000
 
 NO_HOLD: Final = 0.0
 """The default of `min_hold`: hardly any caller gives another, so the very object needs no check."""
@@ -72,7 +64,7 @@ class CheckedOptions:
     on_lost: Callable[[Lease], None] | None = None
     template: str | None = None
     on_open_transaction: OnOpenTransaction | Unset = UNSET
-    kind: Kind = "lock"
+    kind: str = "lock"  # which kinds there are is known to `locking.core.kinds`
     permits: int | None = None
 
     def __post_init__(self) -> None:
@@ -93,8 +85,6 @@ class CheckedOptions:
             raise ValueError(f"renew={self.renew!r} must be True or False")
         if self.on_lost is not None and not callable(self.on_lost):
             raise ValueError(f"on_lost={self.on_lost!r} must be a callable that gets the lease")
-        if self.kind != "lock" or self.permits is not None:
-            _check_kind(self)
 
     def resolve(self) -> CheckedOptions:
         """Return these options with nothing left to the alias; most locks of a program share one answer.
@@ -165,24 +155,8 @@ class CheckedOptions:
         return chosen
 
 
-def _check_kind(options: CheckedOptions) -> None:
-    kind, permits = options.kind, options.permits
-    if kind not in KINDS:
-        raise ValueError(f"kind={kind!r} must be one of {', '.join(map(repr, KINDS))}")
-    if options.fenced and kind in HELD_BY_SEVERAL:
-        raise ValueError(
-            f"fenced=True cannot be combined with kind={kind!r}, which has several holders: the"
-            " database would take all but the newest for overtaken"
-        )
-    if kind != "semaphore":
-        if permits is not None:
-            raise ValueError(f"permits={permits!r} cannot be combined with kind={kind!r}")
-    elif isinstance(permits, bool) or not isinstance(permits, int) or not 1 <= permits <= MAX_PERMITS:
-        raise ValueError(f"permits must be a whole number from 1 to {MAX_PERMITS:,}, not {permits!r}")
-
-
 def options_of(
-    caller: str, given: Mapping[str, Any], *, kind: Kind = "lock", permits: int | None = None
+    caller: str, given: Mapping[str, Any], *, kind: str = "lock", permits: int | None = None
 ) -> CheckedOptions:
     """Return the keyword arguments of `caller`, checked.
 
@@ -196,7 +170,7 @@ def options_of(
 
 
 def shared_options(
-    caller: str, given: Mapping[str, Any], *, kind: Kind = "lock", permits: int | None = None
+    caller: str, given: Mapping[str, Any], *, kind: str = "lock", permits: int | None = None
 ) -> CheckedOptions:
     """`options_of`, but equal arguments are checked once and share one object, which must not be changed."""
     if "on_lost" not in given:  # most hooks are closures, each of which would be kept alive
@@ -208,5 +182,5 @@ def shared_options(
 
 
 @lru_cache(maxsize=256, typed=True)  # typed: `ttl=True` is an error where `ttl=1` is none
-def _shared_options(caller: str, kind: Kind, permits: int | None, /, **given: Any) -> CheckedOptions:
+def _shared_options(caller: str, kind: str, permits: int | None, /, **given: Any) -> CheckedOptions:
     return options_of(caller, given, kind=kind, permits=permits)

@@ -71,9 +71,7 @@ class ReleaseQueue:
         return max(self._unavailable_until, self.releases[0].next_try)
 
     def record(self, release: PendingRelease, *, answered: bool) -> None:
-        """Remove the first release or move it to the end, unless it was cleared meanwhile."""
-        if not self.releases or self.releases[0] is not release:
-            return
+        """Remove the first release, or move it to the end."""
         self.releases.popleft()
         if release.answers < 2:
             self.releases.append(release)
@@ -103,14 +101,6 @@ class ReleaseRetrier:
         with self._mutex:
             self._queues.setdefault(backend, ReleaseQueue()).releases.append(release)
         tidier.wake()
-
-    def clear(self) -> None:
-        """Drop all pending releases; their leases end by themselves."""
-        with self._mutex:
-            for queue in self._queues.values():
-                queue.releases.clear()
-        if tidier.running:
-            tidier.wake()
 
     def _step(self) -> float | None:
         """Attempt the next release that is due; return when the next will be, None when none is left."""

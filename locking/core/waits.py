@@ -8,15 +8,16 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
-from locking.backends.base import AsyncWaiter, Busy, Outcome, Waiter
+from locking.backends.base import Busy
 from locking.core.lease import LeaseTerms
 from locking.utils.background import after_fork
 
 
 class WaitWatch:
-    """Accompanies one wait and may interrupt its pauses; this one does nothing.
+    """Accompanies one wait and may end it; this one does nothing.
 
     The search for deadlocks puts its own in the place of `watch`: the core does not know who looks.
     """
@@ -24,25 +25,22 @@ class WaitWatch:
     def __init__(self, terms: LeaseTerms, context: object, begun: float) -> None:
         """Note the wait of a thread or task since `begun`."""
 
-    def wait(self, place: Waiter, busy: Busy, longest: float) -> Outcome:
-        """Sleep for `longest` seconds at most, and return what came of it; may raise a LockNotAcquired."""
-        return place.wait(longest)
+    def due(self) -> float:
+        """Return the seconds until `look` wants to be called."""
+        return inf
 
-    async def await_in(self, place: AsyncWaiter, busy: Busy, longest: float) -> Outcome:
-        """`wait` for asyncio."""
-        return await place.wait(longest)
+    def look(self, busy: Busy) -> None:
+        """Look for a reason to end the wait: ask servers, and raise a LockNotAcquired if there is one."""
 
-    def end(self) -> None:
-        """Note the end of the wait, before its lock is granted."""
-
-    async def aend(self) -> None:
-        """`end` for asyncio."""
+    def end(self) -> Callable[[], object] | None:
+        """Note the end of the wait, before its lock is granted; return the request that withdraws it."""
+        return None
 
 
 watch: Callable[[LeaseTerms, object, float], WaitWatch] = WaitWatch
 
 
-class Waiters:
+class WaiterCounts:
     """How many threads and tasks of this process wait, by alias."""
 
     def __init__(self) -> None:
@@ -71,4 +69,4 @@ class Waiters:
             self.total -= 1
 
 
-waiters: Final = Waiters()
+waiters: Final = WaiterCounts()

@@ -72,8 +72,6 @@ def force_release(
     fences = "; ".join(_advance_fence(hold, database) for database in databases)
     event = LockEvent.of(hold, LockEvent.Action.FORCE_RELEASE, reason, actor, fences)
     result = _carry_out(event, lambda: engine.force_release(hold.key, hold.owner))
-    for database in databases:  # until it was taken away, the holder may have been given a higher token
-        _advance_fence(hold, database)
     if result.done:
         facts = {name: getattr(hold, name) for name in ("name", "key", "backend", "owner", "token")}
         notify(lock_force_released, outcome="force_released", **facts)
@@ -140,7 +138,7 @@ def _advance_fence(hold: HeldLock, database: str) -> str:
         with transaction.atomic(using=database):
             limit_waits(connection, TIMEOUT)
             try:
-                advanced = forbid(hold.key, hold.token, using=database, owner=hold.owner)
+                advanced = forbid(hold.key, hold.token, using=database)
             finally:
                 restore_waits(connection)
     except OperationalError as error:

@@ -2,10 +2,8 @@
 
 A thread or task cannot acquire anything while it waits. So a circle closes when the last of its waiters
 begins to wait, and a waiter that holds nothing is never part of one: it pays nothing. One that holds
-something publishes its wait after half a second and looks after a second and a quarter: it reads what the
-holder's process tells of itself, and follows the circle from holder to holder. Its first look asks for
-nothing else: the waiter that closes the circle was refused by a holder that waits already and
-still holds.
+something publishes its wait after half a second. After a second and a quarter it asks for the lock once more
+and looks: it reads what the holder's process tells of itself, and follows the circle from holder to holder.
 
 What was found is read a second time before a waiter gives up. The owner of a hold and the id of a wait are
 never used twice, and a wait withdraws what it has published before its lock is granted. So a circle that was
@@ -21,16 +19,14 @@ requests); A. K. Elmagarmid, "A Survey of Distributed Deadlock Detection Algorit
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection
 from itertools import islice
 from math import inf
 from typing import Final
 
-from locking.backends.base import AsyncWaiter, Busy, Grant, Outcome, Waiter
+from locking.backends.base import Busy, Grant
 from locking.backends.capabilities import Heartbeats, backend_of, listing
 from locking.core import waits
 from locking.core.handler import InvalidLockBackend, locks
@@ -169,29 +165,8 @@ class DeadlockWatch(waits.WaitWatch):
         if self.active:
             reporter.publish_by(begun + PUBLISH_AFTER)
 
-    def wait(self, place: Waiter, busy: Busy, longest: float) -> Outcome:
-        """Sleep until the next look or for `longest` seconds; look first, if it is time.
-
-        Raises:
-            LockDeadlock: the wait is part of a circle, and this waiter is the one to give up.
-        """
-        if not self._left():
-            self._look(busy)
-        left = self._left()
-        if left < longest and not self._looks:
-            return place.sleep(left) or _later(busy, left)
-        return place.wait(min(left, longest))  # a further look wants to know the holder of its time
-
-    async def await_in(self, place: AsyncWaiter, busy: Busy, longest: float) -> Outcome:
-        if not self._left():
-            await asyncio.to_thread(self._look, busy)
-        left = self._left()
-        if left < longest and not self._looks:
-            return await place.sleep(left) or _later(busy, left)
-        return await place.wait(min(left, longest))
-
-    def _left(self) -> float:
-        return max(0.0, self._due() - now()) if self.active else inf
+    def due(self) -> float:
+        return self._due() - now() if self.active else inf
 
     def _due(self) -> float:
         # Each further look asks for the lock, too. A long chain is looked at less often: whatever its length,
@@ -199,7 +174,8 @@ class DeadlockWatch(waits.WaitWatch):
         longest = max(self._looks * LOOK_EVERY, self._looks + self._wait.asked)
         return self._wait.begun + FIRST_LOOK + longest
 
-    def _look(self, busy: Busy) -> None:
+    def look(self, busy: Busy) -> None:
+        """Look for a circle. LockDeadlock: this waiter is part of one, and is the one to give up."""
         self._looks += 1
         try:
             circle = find_circle(self._wait, busy.holder)
@@ -239,23 +215,10 @@ class DeadlockWatch(waits.WaitWatch):
             ),
         )
 
-    def end(self) -> None:
+    def end(self) -> Callable[[], object] | None:
         """Withdraw what was published, before the waiter goes on: it must not be believed any more."""
         WAITS.pop(self._wait.id, None)
-        if self.active and self._wait.published:
-            reporter.publish()
-
-    async def aend(self) -> None:
-        WAITS.pop(self._wait.id, None)
-        if self.active and self._wait.published:
-            await asyncio.to_thread(reporter.publish)
-
-
-def _later(busy: Busy, seconds: float) -> Busy:
-    """Return the same refusal so many seconds later: the holder's lease ends no later than it did."""
-    if busy.retry_after is None:
-        return busy
-    return replace(busy, retry_after=max(0.0, busy.retry_after - seconds))
+        return reporter.publish if self.active and self._wait.published else None
 
 
 def find_circle(wait: Wait, holder: str | None = None) -> tuple[held.Waiter, ...] | None:

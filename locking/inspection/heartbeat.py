@@ -31,11 +31,11 @@ from locking.core.handler import locks
 from locking.core.holders import facts_of
 from locking.core.lease import SingleLease, State, live_leases
 from locking.exceptions import LockError
-from locking.inspection import stats
+from locking.inspection.stats import SAMPLES, take_counters
 from locking.inspection.waits import PUBLISH_AFTER, TOGETHER, WAITS, Wait, next_due
 from locking.liveness.files import registration
 from locking.liveness.release import watcher
-from locking.signals import Measure, Observer, observe
+from locking.signals import Count, Observer, observe
 from locking.utils.background import after_fork, tidier
 from locking.utils.clock import now
 from locking.utils.ownership import PROCESS
@@ -62,10 +62,15 @@ Records = dict[str, dict[str, str]]
 
 
 class HeartbeatPublisher(Observer):
-    """Publishes the heartbeats of this process; `enabled` = False keeps it from starting."""
+    """Publishes the heartbeats and the counters of this process.
+
+    Attributes:
+        enabled: False keeps it from starting.
+        counts: False leaves this process out of the counters: a lesson's locks would hide the project's own.
+    """
 
     def __init__(self) -> None:
-        self.enabled = True
+        self.enabled = self.counts = True
         self.reset()
 
     def reset(self) -> None:
@@ -80,8 +85,10 @@ class HeartbeatPublisher(Observer):
         """When locks of an alias were used last, as far as a beat has seen it."""
         self._idle = True
 
-    def measured(self, measure: Measure) -> None:
-        """Publish in the background that this process uses locks, unless that is known."""
+    def counted(self, backend: str, what: Count) -> None:
+        """Note what happened, and publish in the background that this process uses locks."""
+        if self.counts:
+            SAMPLES.append((backend, what))
         if self._idle:
             self.start()
 
@@ -147,7 +154,7 @@ class HeartbeatPublisher(Observer):
     def _add_counters(self) -> Collection[str]:
         """Add up the counters of this process; return the aliases that have some."""
         minute = int(time.time() // 60)  # noqa: TID251 shown
-        counters = stats.take_counters()
+        counters = take_counters()
         for alias, sums in counters.items():
             if isinstance(backend := locks.initialized(alias), Counters):
                 self._try(backend.add_counters, minute, sums)
@@ -245,8 +252,7 @@ after_fork(reporter.reset)
 
 
 def start() -> None:
-    """Have statistics and heartbeats hear of this process's locks, and of its end."""
+    """Have the reporter hear of this process's locks, and of its end."""
     tidier.steps.append(reporter.step)
     observe(reporter)
-    observe(stats.counter)
     atexit.register(reporter.deregister)

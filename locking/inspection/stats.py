@@ -1,7 +1,7 @@
 """What happened to the locks of each alias, minute by minute, over all processes together.
 
-For the line of the last hour in the admin; Prometheus has times and names. An observer takes down what
-happens, `locking.inspection.heartbeat` adds it up in the backend every two seconds.
+For the line of the last hour in the admin; Prometheus has times and names. `locking.inspection.heartbeat`
+takes down what happens, and adds it up in the backend every two seconds.
 """
 
 from __future__ import annotations
@@ -13,27 +13,13 @@ from typing import Final
 
 from locking.backends.base import BaseLockBackend
 from locking.backends.capabilities import Counters
-from locking.signals import OBSERVERS, Measure, Observer
+from locking.signals import Count
 from locking.utils.background import after_fork
 
-SAMPLES: Final = deque[Measure](maxlen=100_000)
+SAMPLES: Final = deque[tuple[str, Count]](maxlen=100_000)
 """What has happened since the last count; when there is more, the oldest is missing in the statistics."""
 
 after_fork(SAMPLES.clear)
-
-
-class Sampler(Observer):
-    """Takes every measure down, at the price of an append."""
-
-    measured = SAMPLES.append  # type: ignore[assignment]
-
-
-counter: Final = Sampler()
-
-
-def leave_out_this_process() -> None:
-    """Stop counting here: a lesson's or a load test's locks would hide the project's own."""
-    OBSERVERS["measured"].remove(counter.measured)
 
 
 def take_counters() -> dict[str, Counter[str]]:
@@ -41,7 +27,7 @@ def take_counters() -> dict[str, Counter[str]]:
     sums: dict[str, Counter[str]] = {}
     with suppress(IndexError):  # another thread may take some, too
         for _ in range(len(SAMPLES)):
-            alias, what, _seconds = SAMPLES.popleft()
+            alias, what = SAMPLES.popleft()
             sums.setdefault(alias, Counter())[what] += 1
     return sums
 

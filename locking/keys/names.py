@@ -25,10 +25,6 @@ MAX_TEMPLATE: Final = 200
 """Characters of what labels a group of names."""
 
 
-Kind = Literal["lock", "read", "write", "semaphore", "fair"]
-"""The kinds of lock; `lock` is what `get_lock` returns."""
-
-
 class Unset:
     """The type of `UNSET`, which tells *not given* from None (None is a meaningful ttl and wait)."""
 

@@ -19,7 +19,8 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
-from dataclasses import dataclass, fields
+from copy import copy
+from dataclasses import dataclass
 from functools import cached_property, partial, update_wrapper
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 from weakref import WeakSet
@@ -30,7 +31,7 @@ from django.db import DatabaseError, connections
 from django.http import HttpRequest, HttpResponseBase
 
 from locking.core.handler import locks
-from locking.core.kinds import lock_of
+from locking.core.kinds import Kind, check_kind, lock_of
 from locking.core.lease import Lease
 from locking.core.lock import Lock
 from locking.core.open_transactions import connections_in_transaction, refuse_open_transactions
@@ -47,7 +48,6 @@ from locking.keys.builder import Args, KeySource, Kwargs, dotted_path, is_reques
 from locking.keys.names import (
     UNSET,
     ConflictPolicy,
-    Kind,
     NeverSkips,
     Seconds,
     Unset,
@@ -63,7 +63,6 @@ from locking.transactions.locked_transaction import (
     silent_rollback,
     transaction_under,
 )
-from locking.transactions.request_state import RequestState
 from locking.transactions.responses import conflict_response
 from locking.transactions.tasks import AN_HOUR, running_task
 from locking.utils.backoff import jittered
@@ -75,6 +74,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MOST_RETRIES: Final = 100
+CHANGES: Final = 1  # of a callable key, while its call waited for the locks that it had named before
 
 UNFINISHED: Final = (Generator, AsyncGenerator, Awaitable)
 """What a function may return and still has its work to do."""
@@ -209,6 +209,7 @@ class Options(CheckedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_kind(self)
         if not isinstance(self.on_conflict, Unset):
             check_policy(self.on_conflict)
         if type(self.retries) is not int or not 0 <= self.retries <= MOST_RETRIES:
@@ -228,19 +229,12 @@ class Options(CheckedOptions):
 
     def of_lock(self, function: Callable[..., Any]) -> CheckedOptions:
         """Return the options of the lock around a function."""
-        given = {field.name: getattr(self, field.name) for field in fields(CheckedOptions)}
-        given["template"] = label_of(function, self.key)
+        options = copy(self)
+        options.template, options.site = label_of(function, self.key), call_site_of(function)
         if not iscoroutinefunction(function):  # `transaction_under` looks at what is open
-            given["on_open_transaction"] = "ignore"
-        given["guarded"] = self.fenced and self.atomic is not False and self.release
-        options = CheckedOptions(**given)
-        options.site = call_site_of(function)
+            options.on_open_transaction = "ignore"
+        options.guarded = self.fenced and self.atomic is not False and self.release
         return options
-
-    @property
-    def scope(self) -> str:
-        """Which locks a name is one of: locks of another alias or kind have nothing to do with it."""
-        return self.backend if self.kind == "lock" else f"{self.backend}/{self.kind}"
 
     def policy(self) -> ConflictPolicy:
         """Return the policy for a conflict: the decorator's, or else the alias's."""
@@ -310,23 +304,20 @@ class LockedCall:
 
         def locked(*args: Any, **kwargs: Any) -> Any:
             names = self.build_names(args, kwargs)
-            try:
+            for _ in range(CHANGES + 1):
                 try:
                     return self._run(names, args, kwargs)
                 except _KeysChanged as change:
                     names = change.names
-                return self._run(names, args, kwargs)
-            except _KeysChanged as change:
-                return self._on_conflict(self._keeps_changing(change), args, kwargs)
-            except _Refusal as refusal:
-                return refusal.response
+                except _Refusal as refusal:
+                    return refusal.response
+            return self._on_conflict(self._keeps_changing(names), args, kwargs)
 
         return locked
 
     def _run(self, names: Sequence[str], args: Args, kwargs: Kwargs) -> Any:
         """Call the function under its locks; answer where they were lost right before COMMIT."""
-        request = request_of(args, kwargs)
-        progress = _Progress(request)
+        progress = _Progress()
         try:
             if self.options.retries:
                 return self._repeat(names, args, kwargs, progress)
@@ -338,9 +329,9 @@ class LockedCall:
             unanswered = isinstance(error, BackendUnavailable)
             if unanswered and not progress.returned:
                 raise  # the body's own
-            progress.restore()
             policy = self.options.policy()
-            if not unanswered and (request is None or callable(policy) or policy == "raise"):
+            raises = callable(policy) or policy == "raise" or request_of(args, kwargs) is None
+            if raises and not unanswered:
                 raise
             return self._on_conflict(error, args, kwargs)
 
@@ -367,7 +358,6 @@ class LockedCall:
                 except DatabaseError as error:
                     if progress.committed or not was_overtaken(error):
                         raise
-                progress.restore()
                 time.sleep(jittered(attempt))
             return self._attempt(names, args, kwargs, progress, held)
 
@@ -379,10 +369,10 @@ class LockedCall:
         progress: _Progress,
         held: Lease | None = None,
     ) -> Any:
-        progress.entered = False
+        entered = False
         try:
             with self._block(names, progress, held):
-                progress.entered = True
+                entered = True
                 if self._asks_again:
                     _refuse_others(names, self.build_names(args, kwargs))
                 result = self.function(*args, **kwargs)
@@ -390,7 +380,7 @@ class LockedCall:
                 progress.returned = True
                 return self._stored_or_refused(result)
         except (LockNotAcquired, BackendUnavailable) as error:
-            if progress.entered:
+            if entered:
                 raise
             return self._on_conflict(error, args, kwargs)
 
@@ -411,7 +401,8 @@ class LockedCall:
 
     def _section(self, names: Sequence[str]) -> LockedTransaction:
         options = self.options
-        return LockedTransaction(frozenset(names), self._aliases, options.scope, options.fenced)
+        scope = options.backend if options.kind == "lock" else f"{options.backend}/{options.kind}"
+        return LockedTransaction(frozenset(names), self._aliases, scope, options.fenced)
 
     def _lock(self, names: Sequence[str]) -> Lock:
         """Return the lock of one call; a task takes it in its own name, which a redelivery has too."""
@@ -446,14 +437,12 @@ class LockedCall:
 
         async def locked(*args: Any, **kwargs: Any) -> Any:
             names = await _in_thread_if_needed(self.build_names, args, kwargs)
-            try:
+            for _ in range(CHANGES + 1):
                 try:
                     return await self._aattempt(names, args, kwargs)
                 except _KeysChanged as change:
                     names = change.names
-                return await self._aattempt(names, args, kwargs)
-            except _KeysChanged as change:
-                return await _awaited(self._on_conflict(self._keeps_changing(change), args, kwargs))
+            return await _awaited(self._on_conflict(self._keeps_changing(names), args, kwargs))
 
         return locked
 
@@ -475,11 +464,9 @@ class LockedCall:
 
     # conflicts
 
-    def _keeps_changing(self, change: _KeysChanged) -> LockNotAcquired:
+    def _keeps_changing(self, names: Sequence[str]) -> LockNotAcquired:
         reason = "its keys changed twice while it waited for them"
-        return LockNotAcquired(
-            ", ".join(change.names), waited=0.0, backend=self.options.backend, reason=reason
-        )
+        return LockNotAcquired(", ".join(names), waited=0.0, backend=self.options.backend, reason=reason)
 
     def _on_conflict(self, error: LockError, args: Args, kwargs: Kwargs) -> Any:
         """Do what the policy says instead of running the function."""
@@ -499,18 +486,11 @@ class LockedCall:
 
 
 class _Progress:
-    """How far one call has come, which databases have committed, and what its request was like before."""
+    """How far one call has come, and which databases have committed."""
 
-    def __init__(self, request: HttpRequest | None) -> None:
+    def __init__(self) -> None:
         self.committed: list[str] = []
-        self.entered = False  # the lock is held, and the transactions have begun
         self.returned = False  # the body has; what is raised from then on isn't its own
-        self._before = None if request is None else RequestState(request)
-
-    def restore(self) -> None:
-        """Put back what the body has changed in its request."""
-        if self._before is not None:
-            self._before.restore()
 
 
 class _KeysChanged(Exception):

@@ -8,7 +8,6 @@ next holder's transaction out, so what is read behind the fence can't be overtak
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,6 @@ from django.db import OperationalError, ProgrammingError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import atomic
 
-from locking.backends.capabilities import TokenReissue
 from locking.core.lease import Lease, SingleLease
 from locking.exceptions import LockNotAcquired, LockNotSupported, StaleFencingToken
 from locking.transactions.commit_probe import CommitMarker
@@ -36,8 +34,6 @@ from locking.utils.databases import (
 )
 
 __all__ = ["forbid"]
-
-logger = logging.getLogger(__name__)
 
 SHORTEST_TIMEOUT: Final = 1.0
 """Seconds; below it an ordinary pause would count as a frozen holder."""
@@ -57,20 +53,11 @@ MAKE: Final = """
 INSERT IGNORE INTO locking_fence (name, token, owner, mark, updated_at) VALUES (%s, 0, '', '', %s)
 """
 FORBID: Final = """
-INSERT INTO locking_fence (name, token, owner, mark, updated_at) VALUES (%s, %s, %s, '', %s)
-ON CONFLICT (name) DO UPDATE SET owner = excluded.owner,
-       token = CASE WHEN locking_fence.token > excluded.token THEN locking_fence.token ELSE excluded.token END
- WHERE locking_fence.token <= excluded.token OR locking_fence.owner = %s
+INSERT INTO locking_fence (name, token, owner, mark, updated_at) VALUES (%s, %s, '', '', %s)
+ON CONFLICT (name) DO UPDATE SET owner = '', token = excluded.token
+ WHERE locking_fence.token <= excluded.token
 """
-FORBID_MADE: Final = """
-UPDATE locking_fence SET owner = %s, token = GREATEST(token, %s)
- WHERE name = %s AND (token <= %s OR owner = %s)
-"""
-FORBIDDEN: Final = "forbidden:"
-"""What the owner of a row begins with after a force release; the owner that was broken follows."""
-
-HIGHEST_TOKEN: Final = 2**53 - 2
-"""Redis counts in floating point: a token above this has no next one."""
+FORBID_MADE: Final = "UPDATE locking_fence SET owner = '', token = %s WHERE name = %s AND token <= %s"
 
 
 def require_fence(aliases: Iterable[str]) -> None:
@@ -162,58 +149,13 @@ def _advance_one(connection: BaseDatabaseWrapper, lease: SingleLease, mark: str)
         return
     with connection.cursor() as cursor:
         name = fence_name(lease.key, connection.vendor)
-        cursor.execute("SELECT token, owner FROM locking_fence WHERE name = %s", [name])
-        seen, by = cursor.fetchone()
-    if not (outbid(lease, seen, by) and _write(connection, lease.key, lease.token, lease.owner, mark)):
-        lease.lose()
-        raise StaleFencingToken(
-            f"the lock {lease.name!r} has token {lease.token}, but the database {connection.alias!r} has seen"
-            f" {seen} of a later holder: this holder was overtaken, and its writes are refused"
-        )
-
-
-def outbid(lease: SingleLease, seen: int, by: str) -> bool:
-    """Give the present holder a token above one that a database has seen; no other holder gets one.
-
-    Where the lock's server minted tokens by a clock that ran ahead, and then lost its data, each later holder
-    has a lower token than the database has seen. The server itself decides, in one atomic step, whether the
-    lease is the present holder's. A lease that was behind a fence before gets none: it may act on what it
-    read there, and if it is stale now, a newer holder has changed that.
-
-    Args:
-        lease: whose token is too low.
-        seen: the token that the database has.
-        by: the owner that brought it, or what a force release has put there.
-
-    Returns:
-        Whether the lease has a higher token now.
-
-    Raises:
-        BackendUnavailable: the lock's server doesn't answer.
-    """
-    if lease.behind_fence or by in ("", FORBIDDEN + lease.owner) or not lease.token <= seen < HIGHEST_TOKEN:
-        return False
-    backend = lease.backend
-    token = backend.reissue_token(lease.key, lease.owner, seen) if isinstance(backend, TokenReissue) else 0
-    if not token:
-        return False
-    logger.warning(
-        "the token %d of the lock %r is below %d, which a database has seen, although the lock is held:"
-        " the clock of backend %r ran ahead before it lost its data; the holder goes on with token %d",
-        lease.token,
-        lease.name,
-        seen,
-        lease.backend.alias,
-        token,
+        cursor.execute("SELECT token FROM locking_fence WHERE name = %s", [name])
+        (seen,) = cursor.fetchone()
+    lease.lose()
+    raise StaleFencingToken(
+        f"the lock {lease.name!r} has token {lease.token}, but the database {connection.alias!r} has seen"
+        f" {seen} of a later holder: this holder was overtaken, and its writes are refused"
     )
-    lease.token = token
-    return True
-
-
-def passed(lease: Lease) -> None:
-    """Note that the body of a fenced transaction begins: from now on the lease's tokens are final."""
-    for single in lease.leases:
-        single.behind_fence = True
 
 
 def _write(connection: BaseDatabaseWrapper, key: str, token: int, owner: str, mark: str) -> bool:
@@ -227,7 +169,7 @@ def _write(connection: BaseDatabaseWrapper, key: str, token: int, owner: str, ma
         return bool(cursor.rowcount == 1)
 
 
-def forbid(key: str, token: int, using: str = "default", *, owner: str = "") -> bool:
+def forbid(key: str, token: int, using: str = "default") -> bool:
     """Let no holder with this token, or an older one, write any more: what breaking a lock by force needs.
 
     It waits for a transaction that the broken holder has open behind its fence; that one still counts. The
@@ -237,8 +179,6 @@ def forbid(key: str, token: int, using: str = "default", *, owner: str = "") -> 
         key: of the lock, as its backend stores it (`lease.key`).
         token: the broken holder's; the next holder's is higher, and so passes.
         using: database alias.
-        owner: the broken holder, where it is known: refused whatever token it has been given meanwhile.
-            Without it even the present holder of the lock needs a higher token.
 
     Returns:
         False when a newer holder has been here already, so that nothing had to be done.
@@ -248,14 +188,13 @@ def forbid(key: str, token: int, using: str = "default", *, owner: str = "") -> 
         True
     """
     connection = connections[using]
-    name, by = fence_name(key, connection.vendor), owner or None
-    broken = (FORBIDDEN + owner if owner else "")[:80]
+    name = fence_name(key, connection.vendor)
     with atomic(using), connection.cursor() as cursor:
         if connection.vendor == "mysql":
             cursor.execute(MAKE, [name, timestamp(connection)])
-            cursor.execute(FORBID_MADE, [broken, token, name, token, by])
+            cursor.execute(FORBID_MADE, [token, name, token])
         else:
-            cursor.execute(FORBID, [name, token, broken, timestamp(connection), by])
+            cursor.execute(FORBID, [name, token, timestamp(connection)])
         return bool(cursor.rowcount == 1)
 
 

@@ -319,7 +319,6 @@ def _begin_once(section: LockedTransaction) -> ExitStack:
         if section.fenced:
             for block in sorted(blocks, key=lambda block: block.alias):
                 block.raise_fence()
-            fence.passed(section.lease)
         _note_rollbacks(stack, section.connections)
         return stack.pop_all()
 

@@ -24,7 +24,7 @@ from locking.backends.base import (
     Outcome,
     Waiter,
 )
-from locking.backends.capabilities import Counters, ForceRelease, Heartbeats, Kinds, Listing, TokenReissue
+from locking.backends.capabilities import Counters, ForceRelease, Heartbeats, Kinds, Listing
 from locking.backends.options import own_options
 from locking.backends.waiters import WaitingSteps, WokenTask, WokenThread
 from locking.conf import AliasSettings
@@ -99,16 +99,6 @@ class Locks:
             self._live(key)
             self._hand_off(key)
             return True
-
-    def reissue_token(self, key: str, owner: str, above: int) -> int:
-        """Give `owner`'s hold a new token above `above`; 0 when it has none."""
-        with self._mutex:
-            hold = self._hold_of(key, owner, "lock")
-            if hold is None:
-                return 0
-            self._token = max(self._token, above)
-            hold.token = self._mint()
-            return hold.token
 
     def holds(self, key: str) -> list[Hold]:
         """Return the holds of `key`."""
@@ -212,7 +202,7 @@ after_fork(STORES.clear)
 
 
 class MemoryVerbs(ForceRelease):
-    """What all kinds of lock in memory have in common."""
+    """One kind of lock in memory: `lock`, `read`, `write`, or `semaphore` with its number of permits."""
 
     supports_fencing = True
     shared_between_processes = False
@@ -221,6 +211,8 @@ class MemoryVerbs(ForceRelease):
     def __init__(self, settings: AliasSettings, kind: str = "lock", permits: int = 1) -> None:
         super().__init__(settings)
         self._kind, self._permits = kind, permits
+        self.alias = settings.alias if kind == "lock" else f"{settings.alias}/{kind}"
+        self.exclusive = kind != "semaphore"
 
     @property
     def store(self) -> Store:
@@ -258,16 +250,7 @@ class MemoryVerbs(ForceRelease):
         return AsyncMemoryWaiter(self._locks, key, owner, ttl, self._kind, self._permits)
 
 
-class MemoryVariant(MemoryVerbs):
-    """One kind of lock: `read`, `write`, or `semaphore` with its number of permits."""
-
-    def __init__(self, settings: AliasSettings, kind: str, permits: int = 1) -> None:
-        super().__init__(settings, kind, permits)
-        self.alias = f"{settings.alias}/{kind}"
-        self.exclusive = kind != "semaphore"
-
-
-class MemoryBackend(MemoryVerbs, TokenReissue, Kinds, Listing, Heartbeats, Counters):
+class MemoryBackend(MemoryVerbs, Kinds, Listing, Heartbeats, Counters):
     """`"BACKEND": "locking.backends.memory.MemoryBackend"`."""
 
     supports_fairness = True
@@ -276,7 +259,7 @@ class MemoryBackend(MemoryVerbs, TokenReissue, Kinds, Listing, Heartbeats, Count
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
         own_options(settings)
-        self._others: dict[tuple[str, int], MemoryVariant] = {}
+        self._others: dict[tuple[str, int], MemoryVerbs] = {}
 
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
         """See the base class; one object a kind, because the watchdog renews by backend."""
@@ -284,11 +267,8 @@ class MemoryBackend(MemoryVerbs, TokenReissue, Kinds, Listing, Heartbeats, Count
             return self  # the ordinary lock is fair here
         which = (kind, options.get("permits", 0))
         if which not in self._others:
-            self._others[which] = MemoryVariant(self.settings, kind, **options)
+            self._others[which] = MemoryVerbs(self.settings, kind, **options)
         return self._others[which]
-
-    def reissue_token(self, key: str, owner: str, above: int) -> int:
-        return self.store.reissue_token(key, owner, above)
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
         found = [hold for hold in self._all_held() if hold.key.startswith(prefix)]

@@ -469,10 +469,6 @@ class TaskWaiter(AsyncWaiter):
         assert self._wait_steps is not None
         return await arun(self._wait_steps.wait(timeout))
 
-    async def sleep(self, timeout: float) -> Outcome | None:
-        assert self._wait_steps is not None
-        return await arun(self._wait_steps.sleep(timeout))
-
     async def leave(self) -> None:
         if self._wait_steps is not None:
             self.unsettled = not await arun(self._wait_steps.cancel())

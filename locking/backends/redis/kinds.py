@@ -11,7 +11,6 @@ from locking.backends.redis.scripts import (
     GET_HOLDER,
     LIST_LOCK,
     RAISE_TOKEN,
-    REISSUE_TOKEN,
     SHORTEN,
     Request,
     Script,
@@ -48,8 +47,6 @@ class Kind:
     """The keys of its scripts, named as in `_keys`."""
     LISTED_KEYS: ClassVar[tuple[str, ...]] = ORDINARY_KEYS
     HOLDER_KEYS: ClassVar[tuple[str, ...]] = ("lock",)
-    HOLDER_FIELD: ClassVar[str] = ""
-    """The field of the hash that proves a hold; empty where a holder can't be given a new token."""
     ACQUIRE: ClassVar[Script]
     EXTEND: ClassVar[Script]
     RELEASE: ClassVar[Script]
@@ -121,11 +118,6 @@ class Kind:
     def _listing_arguments(self, key: str, owner: str) -> tuple[bytes, ...]:
         return owner.encode(), braced_key(key.encode())
 
-    def reissue_token(self, key: str, owner: str, above: int) -> Request:
-        """Return the request for a new token above `above`."""
-        field = self.HOLDER_FIELD.format(owner).encode()
-        return self._call(REISSUE_TOKEN, self._keys(ORDINARY_KEYS, key, owner), field, above)
-
     def holder(self, key: str) -> Request:
         """Return the request for the holder of the lock; see `read_holder`."""
         return self._call(self.HOLDER, self._keys(self.HOLDER_KEYS, key, ""), braced_key(key.encode()))
@@ -144,7 +136,6 @@ class Ordinary(Kind):
 
     name = "lock"
     LETTER = "L"
-    HOLDER_FIELD = "{}"
     HOLDER = GET_HOLDER
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:

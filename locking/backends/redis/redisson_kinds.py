@@ -41,7 +41,6 @@ class Write(Kind):
     LETTER = "W"
     CHANNEL = b"redisson_rwlock"
     KEYS = ("lock", "token", "index")
-    HOLDER_FIELD = "{}:write"
     ACQUIRE = Script("token", "is_external", "acquire_write")
     EXTEND = Script("announce", "extend_write")
     RELEASE = Script("announce", "release_write")
@@ -82,7 +81,6 @@ class Fair(Kind):
     LETTER = "F"
     KEYS = ("lock", "token", "fair queue", "fair timeouts", "index")
     LISTED_KEYS = ("lock", "token", "fair queue", "index")
-    HOLDER_FIELD = "{}"
     ACQUIRE = Script("token", "prune_queue", "is_external", "acquire_fair")
     EXTEND = Script("announce", "extend_fair")
     RELEASE = Script("announce", "prune_queue", "release_fair")

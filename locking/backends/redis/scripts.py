@@ -131,7 +131,6 @@ INDEX_EXTERNAL: Final = Script("is_external", "index_external")
 INDEX_SCAN: Final = Script("index_scan")
 INCR_COUNTERS: Final = Script("incr_counters")
 RAISE_TOKEN: Final = Script("raise_token")
-REISSUE_TOKEN: Final = Script("reissue_token")
 GET_HOLDER: Final = Script("is_external", "get_holder")
 
 KEEP, DONT_KEEP = pack(b"1"), pack(b"0")

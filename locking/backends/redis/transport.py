@@ -310,8 +310,5 @@ class ThreadWaiter(Waiter):
     def wait(self, timeout: float) -> Outcome:
         return run(self._wait_steps.wait(timeout))
 
-    def sleep(self, timeout: float) -> Outcome | None:
-        return run(self._wait_steps.sleep(timeout))
-
     def leave(self) -> None:
         self.unsettled = not run(self._wait_steps.cancel())

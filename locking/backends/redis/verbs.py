@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from locking.backends.base import AsyncWaiter, Holder, Outcome, Waiter
-from locking.backends.capabilities import ForceRelease, TokenReissue
+from locking.backends.capabilities import ForceRelease
 from locking.backends.redis.async_transport import EventLoops, TaskWaiter, arun
 from locking.backends.redis.kinds import Kind, read_holder
 from locking.backends.redis.redisson_kinds import key_of_queue
@@ -24,7 +24,7 @@ class Servers(NamedTuple):
     loops: EventLoops
 
 
-class RedisVerbs(ForceRelease, TokenReissue):
+class RedisVerbs(ForceRelease):
     """What all kinds of lock on Redis have in common."""
 
     supports_fencing = True
@@ -84,12 +84,6 @@ class RedisVerbs(ForceRelease, TokenReissue):
 
     async def aholder(self, key: str) -> Holder | None:
         return read_holder(await self._acall(self.kind.holder(key)))
-
-    def reissue_token(self, key: str, owner: str, above: int) -> int:
-        """See the base class; a read hold may have ended although its field is there, so it gets none."""
-        if not self.kind.HOLDER_FIELD:
-            return 0
-        return int(self._client.call(self.kind.reissue_token(key, owner, above)))
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
         return ThreadWaiter(self.steps_class(self.kind, self.calls, key, owner, ttl, fenced))

@@ -177,21 +177,14 @@ class WaitSteps:
         if self._subscription is None:  # the server was away
             yield self._calls.sleep, (min(timeout, RECOVERY_PAUSE),)
             return (yield from self.try_acquire(queue=True))
-        woken = yield from self.sleep(timeout)
-        return (yield from self.try_acquire(queue=True)) if woken is None else woken
-
-    def sleep(self, timeout: float) -> Steps[Outcome | None]:
-        """See `Waiter.sleep`."""
-        if self._subscription is None:
-            return (yield from self.wait(timeout))
+        heard: Grant | bool = False
         try:
             heard = yield from self._received(self._subscription, now() + timeout)
         except (RedisError, OSError):
             yield from self._abandon()
-            heard = True
         if isinstance(heard, Grant):
             return (yield from self._granted(heard))
-        return (yield from self.try_acquire(queue=True)) if heard else None
+        return (yield from self.try_acquire(queue=True))
 
     def _received(self, subscription: protocol.Subscription, deadline: float) -> Steps[Grant | bool]:
         """Return the handoff, True when a message says to ask, or False when the time is over."""

@@ -8,9 +8,8 @@ from locking import BackendUnavailable, get_lock
 from locking.backends.memory.backend import Locks
 from locking.core.handler import locks
 from locking.core.lease import State
-from locking.core.lock import SingleLock
 from locking.testing import held_locks
-from locking.testing.contract.base import begin, counted_waiters, elsewhere, until
+from locking.testing.contract.base import begin, counted_waiters, until
 
 pytestmark = pytest.mark.usefixtures("memory_locks")
 PATIENCE = 30.0
@@ -84,33 +83,6 @@ def test_a_wait_that_ran_out_on_late_grants_is_an_outage(grants, enter):
 
 
 @pytest.mark.parametrize("enter", ENTER)
-def test_a_late_grant_that_still_holds_is_kept(grants, enter, monkeypatch):
-    """The engine's lease outlives the local one: the hold is extended, and its token stays."""
-    grants.delay(1)
-    monkeypatch.setattr(Locks, "_live", lambda locks, key: locks._holds.get(key, []))
-    state, left = enter(get_lock("a", ttl=TTL, wait=0))
-    assert (state, grants.delays) == (State.HELD, 1)
-    assert left > TTL / 2
-
-
-@pytest.mark.parametrize("enter", ENTER)
-def test_an_extension_that_is_late_as_well_does_not_count(grants, enter, monkeypatch):
-    """The answer to the extension takes longer than the ttl again: the lock is acquired again."""
-    grants.delay(1)
-    extend = Locks.extend
-
-    def delayed(locks, key, owner, ttl, kind="lock"):
-        monkeypatch.setattr(Locks, "extend", extend)
-        grants.clock.advance(TOO_LONG)
-        return True
-
-    monkeypatch.setattr(Locks, "extend", delayed)
-    state, left = enter(get_lock("a", ttl=TTL, wait=60))
-    assert (state, grants.delays) == (State.HELD, 1)
-    assert left > TTL / 2
-
-
-@pytest.mark.parametrize("enter", ENTER)
 def test_a_waiter_that_was_paused_does_not_enter_under_an_old_handoff(grants, enter):
     """The lock is handed to a waiter, which reads that only after the lease has ended."""
     lock = get_lock("a", ttl=TTL, wait=600)
@@ -123,12 +95,3 @@ def test_a_waiter_that_was_paused_does_not_enter_under_an_old_handoff(grants, en
         state, left = waiter.result(timeout=PATIENCE)
     assert (state, grants.delays) == (State.HELD, 1)
     assert left > TTL / 2
-
-
-def test_mutant_without_the_rule_a_lease_that_has_ended_is_returned(grants, monkeypatch):
-    """The caller goes on as the holder, and so does the next one."""
-    monkeypatch.setattr(SingleLock, "_kept", lambda lock, grant, since, held: grant)
-    grants.delay(1)
-    first = get_lock("a", ttl=TTL).acquire()
-    second = elsewhere(lambda: get_lock("a", ttl=TTL).acquire(wait=0))
-    assert (first.state, second.state) == (State.LOST, State.HELD)

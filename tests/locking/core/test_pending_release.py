@@ -141,7 +141,7 @@ def test_cleared_releases_are_not_retried(monkeypatch):
     """Nothing is asked of a server any more, and the thread ends."""
     monkeypatch.setattr(locks["default"], "release", fail)
     release_retrier.schedule(locks["default"], "a", new_owner(), 60.0)
-    release_retrier.clear()
+    release_retrier.reset()
     until(lambda: not retrier_threads(), PATIENCE)
 
 

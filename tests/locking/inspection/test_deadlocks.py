@@ -23,7 +23,6 @@ from locking import (
     get_write_lock,
     signals,
 )
-from locking.backends.base import Busy
 from locking.backends.memory import STORES
 from locking.backends.redis import RedisBackend
 from locking.core.handler import locks
@@ -647,14 +646,14 @@ def test_without_a_second_reading_there_are_false_alarms(engine, start, monkeypa
 @pytest.mark.parametrize("engine", ["memory", "redis"], indirect=True)
 def test_without_withdrawing_there_are_false_alarms(engine, start, monkeypatch, quick_looks):
     """The mutant that leaves a wait published when it ends has another one give up for it."""
-    monkeypatch.setattr(deadlocks.DeadlockWatch, "end", lambda watch: WAITS.pop(watch._wait.id, None))
+    monkeypatch.setattr(deadlocks.DeadlockWatch, "end", lambda watch: WAITS.pop(watch._wait.id) and None)
     with pytest.raises(LockDeadlock):
         check_a_wait_that_is_over(engine, start, monkeypatch, quick_looks)
 
 
 def test_without_a_look_no_waiter_gives_up(engine, monkeypatch):
     """The mutant that never looks leaves both to wait until their time is over."""
-    monkeypatch.setattr(deadlocks.DeadlockWatch, "_look", lambda watch, busy: setattr(watch, "_looks", 9))
+    monkeypatch.setattr(deadlocks.DeadlockWatch, "look", lambda watch, busy: setattr(watch, "_looks", 9))
     outcomes = circle_of_threads(["a", "b"], wait=0.3)
     assert [type(error) for error in victims(outcomes)] != [LockDeadlock]
     assert all(delay >= 0.3 for error, delay in outcomes if error is not None)
@@ -765,7 +764,7 @@ class Asked:
 
 @pytest.mark.parametrize("engine", ENGINES, indirect=True)
 def test_a_waiter_that_holds_something_asks_once_a_second(engine, start, monkeypatch):
-    """Without a circle: publish, read once, and nothing else before the second look."""
+    """Without a circle: publish, ask and read once, and nothing else before the second look."""
     monkeypatch.setattr(deadlocks, "LOOK_EVERY", PATIENCE)
     waiter = type(engine.waiter("shop:b", "w:1", 60.0))
     done = threading.Event()
@@ -782,20 +781,13 @@ def test_a_waiter_that_holds_something_asks_once_a_second(engine, start, monkeyp
     others = [verb for verb in asked.requests if verb not in ("try_acquire", "publish_heartbeats")]
     assert others == ["heartbeats"]
     assert asked.requests.count("publish_heartbeats") <= 3  # the process's heartbeat may be due, too
-    assert asked.requests.count("try_acquire") <= tries  # no more than one that holds nothing
+    assert asked.requests.count("try_acquire") <= tries + 1  # one more than one that holds nothing
 
 
 def waits_in_vain():
     """Wait for b, longer than until the first look and not until the second."""
     with pytest.raises(LockNotAcquired):
         get_lock("b", ttl=60, wait=0.4).acquire()
-
-
-def test_a_look_without_a_question_leaves_the_end_of_the_lease_where_it_is():
-    """A waiter that slept until its look asks when the holder's lease ends, not that much later."""
-    assert deadlocks._later(Busy(retry_after=3.0), 1.25).retry_after == 1.75
-    assert deadlocks._later(Busy(retry_after=1.0), 1.25).retry_after == 0
-    assert deadlocks._later(Busy(), 1.25).retry_after is None
 
 
 def test_a_long_chain_is_looked_at_less_often(monkeypatch):
@@ -812,7 +804,7 @@ def test_a_long_chain_is_looked_at_less_often(monkeypatch):
 
 
 def test_further_looks_come_every_three_seconds(monkeypatch):
-    """The first look is one read; each further one asks for the lock, too: less than once a second."""
+    """Each asks for the lock, too: less than once a second."""
     times = []
     watch: Any = object.__new__(deadlocks.DeadlockWatch)
     for watch._looks in range(4):

@@ -40,10 +40,10 @@ def database(blocker: Any, alias: str, settings: dict[str, Any]) -> Iterator[Ent
 
 
 @pytest.fixture(scope="session")
-def postgresql_locks(django_db_blocker: Any, worker_id: str) -> Iterator[Entry]:
+def postgresql_locks(django_db_blocker: Any) -> Iterator[Entry]:
     """A database of its own on the tests' server: no test database, so connections to it are kept."""
     default = connections["default"].settings_dict
-    name = f"holdfast_locks_{worker_id}_{os.getpid()}"  # two runs of one checkout may overlap
+    name = f"holdfast_locks_{os.getpid()}"  # several workers, and two runs of one checkout, may overlap
     server = connections["default"].get_connection_params() | {"dbname": "postgres"}
     address = {key: server[key] for key in ("host", "port", "user", "password", "dbname") if key in server}
     with psycopg.connect(**address, autocommit=True) as admin:

@@ -3,9 +3,9 @@
 Two processes want to sell the one unit there is. Each takes the lease, runs its transactions, and never looks
 at the clock: a lease may end at any moment without its holder's knowing (a pause), Redis may lose everything
 (FLUSHALL), or fall back to an older copy of itself (a failover), and then mint a number twice, or lower ones
-than before (its clock ran ahead and it lost its data). The present holder whose token is too low asks Redis
-for a higher one. The database keeps rows, row locks and snapshots as PostgreSQL does. `explore` walks through
-every order of steps and returns one in which two units were sold, or a stale holder got a token, or None.
+than before (its clock ran ahead and it lost its data). The database keeps rows, row locks and snapshots as
+PostgreSQL does. `explore` walks through every order of steps and returns one in which two units were sold, or
+None.
 
 The sales are rows that are added, not a counter that is changed: nothing but the fence makes the database
 notice that two of them don't go together.
@@ -39,9 +39,6 @@ class Rules:
     place: str = "first"
     in_savepoint: bool = False
     for_update: bool = False
-    reissue: str = "present holder"
-    """Who gets a higher token: the present holder before its first fenced body, also `later`, `anyone`, or
-    `no one`; `checked before` asks who holds the lock in a step of its own."""
 
     def program(self, steps: Program) -> Program:
         """Put the fence where this mutant has it."""
@@ -60,17 +57,6 @@ class Rules:
         if self.compare == "<":
             return stored[0] < token
         return stored[0] < token or stored == (token, owner)
-
-    def reissues(self, process: Process, *, present: bool) -> bool:
-        """Whether a process whose token is too low gets a higher one."""
-        first = not process.was_behind_fence
-        return {
-            "present holder": present and first,
-            "later": present,
-            "anyone": first,
-            "checked before": first and process.found_present,
-            "no one": False,
-        }[self.reissue]
 
 
 def _moved_behind(steps: Program, mark: str) -> Program:
@@ -105,8 +91,6 @@ class Process:
     saw: int = 0
     sold: int = 0
     wrote_fence: tuple[int, int] | None = None
-    was_behind_fence: bool = False
-    found_present: bool = False
     ended: str = ""
 
 
@@ -121,8 +105,6 @@ class World:
     sales: int = 0
     fence: tuple[int, int] = (0, -1)
     version: int = 0
-    stale_reissued: bool = False
-    """A process that Redis didn't name as the holder was given a token."""
     processes: tuple[Process, ...] = (Process(), Process())
 
     def having(self, number: int, process: Process, **changes: object) -> World:
@@ -204,28 +186,12 @@ class Model:
             return
         stored = process.wrote_fence or world.fence
         if not self.rules.allows(stored, process.token, number):
-            yield from self._refused(world, number, process, stored[0])
+            yield f"{number} is stale", world.having(number, _undone(process, "stale"))
             return
         yield f"{number} passes the fence", world.having(number, self._passed(process, stored, number))
 
-    def _refused(self, world: World, number: int, process: Process, seen: int) -> Iterator[tuple[str, World]]:
-        """The statement found a higher token: Redis gives its present holder one above that, in one step."""
-        present = world.holder == number
-        if self.rules.reissue == "checked before" and present and not process.found_present:
-            yield f"{number} is found present", world.having(number, replace(process, found_present=True))
-            return
-        if not self.rules.reissues(process, present=present):
-            yield f"{number} is stale", world.having(number, _undone(process, "stale"))
-            return
-        token = max(world.counter, seen) + 1
-        stale = world.stale_reissued or not present
-        yield (
-            f"{number} is given {token}",
-            world.having(number, replace(process, token=token), counter=token, stale_reissued=stale),
-        )
-
     def _passed(self, process: Process, stored: tuple[int, int], number: int) -> Process:
-        done = replace(process, at=process.at + 1, asked=False, was_behind_fence=True)
+        done = replace(process, at=process.at + 1, asked=False)
         if self.rules.in_savepoint:
             return done  # rolled back with its savepoint: neither the row lock nor the number stays
         unchanged = self.rules.for_update and stored == (process.token, number)
@@ -247,32 +213,26 @@ def _undone(process: Process, ended: str) -> Process:
 
 @dataclass(frozen=True)
 class Finding:
-    """What `explore` found: how many worlds there are, and a way to an oversell or a wrong token, if any."""
+    """What `explore` found: how many worlds there are, and a way to an oversell, if any."""
 
     worlds: int
     oversell: tuple[str, ...] | None
-    stale_reissued: tuple[str, ...] | None = None
-    reissues: int = 0
 
 
 def explore(model: Model) -> Finding:
     """Walk through every order of steps and faults."""
     start = model.start
-    reissues = 0
     came_from: dict[World, tuple[World, str] | None] = {start: None}
     waiting = [start]
     while waiting:
         world = waiting.pop()
         if world.sales > 1:
             return Finding(len(came_from), _path(came_from, world))
-        if world.stale_reissued:
-            return Finding(len(came_from), None, _path(came_from, world))
         for what, after in model.next(world):
             if after not in came_from:
-                reissues += " is given " in what
                 came_from[after] = (world, what)
                 waiting.append(after)
-    return Finding(len(came_from), None, reissues=reissues)
+    return Finding(len(came_from), None)
 
 
 def alone(model: Model) -> str:

@@ -113,7 +113,7 @@ def test_options_that_cannot_be_are_refused_at_decoration(options: Any, reported
 
 def test_mutant_a_fence_for_readers_refuses_all_but_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers hold the lock side by side; the fence would call every one overtaken by the next."""
-    monkeypatch.setattr("locking.core.options.HELD_BY_SEVERAL", ())
+    monkeypatch.setattr("locking.core.kinds.HELD_BY_SEVERAL", ())
 
     @distributed_lock(key="'catalog'", kind="read", fenced=True)
     def read() -> str:

@@ -152,6 +152,15 @@ def losing(request: HttpRequest) -> HttpResponse:
     return HttpResponse(status=201)
 
 
+@distributed_lock(key="'lost'")
+def noting(request: HttpRequest, fate: str) -> HttpResponse:
+    """Note in the session what was stored, once it is."""
+    transaction.on_commit(lambda: request.session.__setitem__("order", fate))
+    if fate == "lost":
+        simulate_loss("lost")
+    return HttpResponse(status=201)
+
+
 @distributed_lock(key="'lost'", on_conflict="raise")
 def losing_loudly(request: HttpRequest) -> HttpResponse:
     """The same for a project that wants the error."""
@@ -168,6 +177,7 @@ def overtaken(request: HttpRequest) -> HttpResponse:
 
 urlpatterns = [
     path("losing/", losing),
+    path("noting/<str:fate>/", noting),
     path("losing-loudly/", losing_loudly),
     path("overtaken/", overtaken),
     path("plain/<str:order_id>/", plain),
@@ -385,6 +395,14 @@ def test_a_view_that_lost_its_lock_answers_409_and_stores_nothing(client: Client
     assert (response.status_code, response["Content-Type"]) == (409, "application/problem+json")
     assert int(response["Retry-After"]) > 0
     assert committed() == []
+
+
+def test_what_on_commit_puts_into_the_session_is_there_only_if_it_is_true(client: Client) -> None:
+    """The session isn't the database's, so nothing else would undo it."""
+    assert client.get("/noting/lost/").status_code == 409
+    assert "order" not in client.session
+    assert client.get("/noting/stored/").status_code == 201
+    assert client.session["order"] == "stored"
 
 
 def test_a_view_that_was_overtaken_answers_409_and_stores_nothing(client: Client) -> None:

@@ -29,7 +29,6 @@ MUTANTS = {
     "FOR UPDATE": Rules(for_update=True),
     "plain <=": Rules(compare="<="),
     "in a savepoint": Rules(in_savepoint=True),
-    "tokens for who has read": Rules(reissue="later"),
 }
 # Where each mutant must be caught. FOR UPDATE changes nothing that a snapshot could notice; read first is
 # noticed by REPEATABLE READ, whose snapshot is as old as the read.
@@ -40,7 +39,6 @@ CAUGHT = {
     "FOR UPDATE": [("two", REPEATABLE_READ)],
     "plain <=": [("two", READ_COMMITTED), ("two", REPEATABLE_READ)],
     "in a savepoint": [("one", READ_COMMITTED), ("one", REPEATABLE_READ)],
-    "tokens for who has read": [("two", READ_COMMITTED), ("two", REPEATABLE_READ)],
 }
 
 
@@ -50,9 +48,8 @@ CAUGHT = {
 def test_no_interleaving_oversells(program, isolation, start):
     """Leases that end, a Redis that forgets, one that mints numbers twice or lower ones: one is sold."""
     found = explore(Model(isolation=isolation, program=PROGRAMS[program], start=start))
-    assert (found.oversell, found.stale_reissued) == (None, None)
-    assert found.reissues > 10, "tokens are reissued in many of them"
-    assert found.worlds > 500, "the model is walked through, not stuck at its start"
+    assert found.oversell is None
+    assert found.worlds > 100, "the model is walked through, not stuck at its start"
 
 
 @pytest.mark.parametrize(
@@ -71,23 +68,9 @@ def test_a_holder_alone_is_never_refused(program, isolation):
     assert alone(Model(isolation=isolation, program=PROGRAMS[program])) == "0 commits"
 
 
-@pytest.mark.parametrize("isolation", LEVELS)
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_after_a_clock_that_ran_ahead_the_holder_goes_on(program, isolation):
-    """Alone with a token far below the fence's, the holder is given a higher one, and commits."""
-    assert alone(Model(isolation=isolation, program=PROGRAMS[program], start=AHEAD)) == "0 commits"
-
-
-def test_mutant_without_reissued_tokens_every_sale_is_refused():
-    """Without a new token the holder alone stays stale until the clock has caught up."""
-    assert alone(Model(Rules(reissue="no one"), start=AHEAD)) == "0 is stale"
-
-
-@pytest.mark.parametrize("mutant", ["anyone", "checked before"])
-@pytest.mark.parametrize("start", [World(), AHEAD], ids=["clock true", "clock was ahead"])
-def test_mutants_that_give_tokens_to_stale_holders_are_caught(mutant, start):
-    """Without the check of the holder, or with one that isn't atomic, a stale holder gets a token."""
-    assert explore(Model(Rules(reissue=mutant), start=start)).stale_reissued is not None
+def test_after_a_clock_that_ran_ahead_holders_are_refused():
+    """With a token far below the fence's nothing is sold until the clock has caught up."""
+    assert alone(Model(start=AHEAD)) == "0 is stale"
 
 
 def test_plain_less_than_refuses_the_second_transaction_of_a_hold():

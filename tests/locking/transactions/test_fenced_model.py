@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -215,16 +214,6 @@ def test_a_newer_holder_between_the_stamp_and_the_read_is_noticed(
     monkeypatch.setattr(Account, "_stamp", and_be_overtaken)
     with pytest.raises(StaleFencingToken):
         Account.fenced_get(old)
-
-
-def test_after_a_clock_that_ran_ahead_the_present_holder_goes_on(account: Account) -> None:
-    """A row with a token of the next hour gives way to the present holder, who is given a higher one."""
-    token = int((time.time() + 3600) * 1_000_000)
-    Account.objects.update(fence_token=token, fence_owner="gone:1")
-    lease = hold()
-    Account.fenced_get(lease).fenced_update(lease, balance=1)
-    assert lease.fencing_token == token + 1
-    assert Account.objects.get().balance == 1
 
 
 def test_a_number_minted_twice_belongs_to_the_first(account: Account, redis_database: redis.Redis) -> None:

@@ -1,7 +1,6 @@
 """The memory backend beyond the contract: queue, wake-ups and clean-up."""
 
 import asyncio
-import time
 from functools import partial
 
 import pytest
@@ -38,16 +37,6 @@ def test_a_release_wakes_one_waiter_alone():
     store.leave("a", waiters[1])
     assert store.release("a", "w:0")
     assert woken == [0, 2]
-
-
-def test_a_hold_begins_when_it_was_granted_whatever_its_token():
-    """A fence that was ahead has moved the tokens into the future; the list is still sorted by age."""
-    store, begun = Store(), time.time()
-    assert isinstance(store.take("a", "holder", 60.0), Grant)
-    assert store.reissue_token("a", "holder", above=10**18) > 10**18
-    (hold,) = store.held()
-    assert hold.since is not None
-    assert begun <= hold.since <= time.time()
 
 
 def test_readers_join_readers_whatever_waits_between_them():

@@ -5,7 +5,9 @@ import pytest
 from locking.backends.base import Busy
 from locking.backends.capabilities import backend_of
 from locking.backends.redis import kinds, redisson_kinds, scripts
+from locking.backends.redis.transport import run
 from locking.core.handler import locks
+from locking.utils.clock import now
 from locking.utils.ownership import new_owner
 
 PATIENCE = 30.0
@@ -16,6 +18,14 @@ def backend(own_redis, locks_on, request):
     """A kind of lock that has a queue, on an empty server."""
     locks_on(own_redis.url)
     return backend_of(locks["default"], request.param)
+
+
+def hears(waiter, seconds):
+    """Return what a waiter learns when a message has it ask; None where none came in this time."""
+    steps = waiter._wait_steps
+    if run(steps._received(steps._subscription, now() + seconds)):
+        return waiter.try_acquire(queue=True)
+    return None
 
 
 def end_that_the_second_knows(backend, seconds):
@@ -36,7 +46,7 @@ def end_that_the_second_knows(backend, seconds):
     first, second = waiters
     first.leave()
     try:
-        reported = second.sleep(seconds)
+        reported = hears(second, seconds)
         return reported.retry_after if isinstance(reported, Busy) else None
     finally:
         second.leave()
@@ -75,7 +85,7 @@ def end_after_a_handoff(locks_on, own_redis, seconds):
         assert isinstance(waiter.try_acquire(queue=True), Busy)
     backend.release("a", holder)
     try:
-        reported = behind.sleep(seconds)
+        reported = hears(behind, seconds)
         return reported.retry_after if isinstance(reported, Busy) else None
     finally:
         for waiter in (behind, brief):
