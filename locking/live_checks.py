@@ -137,7 +137,7 @@ def _liveness() -> Finding:
     """Tell whether a killed process's locks are released at once, as far as this process's user can see."""
     try:
         folder = directory()
-        others = 0 if folder is None else sum(1 for _ in peers(folder))
+        others = 0 if folder is None else len({peer.client for peer in peers(folder).values()})
     except (OSError, ImproperlyConfigured) as error:
         hint = f"Set {SETTING} to a directory that only this deployment's users may write to, or to None."
         text = f"locks of killed processes end with their leases: {error}"

@@ -56,6 +56,7 @@ class LeaseExpirer:
         end: tells the engine that a hold is over; when it raises, it is called again.
         beat: called every `pause()` seconds while there are holds.
         pause: seconds between two beats; asked again each time.
+        rest: called when the last hold has gone.
     """
 
     def __init__(
@@ -63,8 +64,9 @@ class LeaseExpirer:
         end: Callable[[str, LocalLease], object],
         beat: Callable[[], None] = lambda: None,
         pause: Callable[[], float] = lambda: math.inf,
+        rest: Callable[[], object] = lambda: None,
     ) -> None:
-        self._end, self._beat, self._pause = end, beat, pause
+        self._end, self._beat, self._pause, self._rest = end, beat, pause, rest
         self._worker = Worker("locking-renew-expiry", self._step)
         self.reset()
         after_fork(self.reset)
@@ -94,6 +96,9 @@ class LeaseExpirer:
         with self._mutex:
             if self._holds.get((key, owner)) is hold:
                 del self._holds[key, owner]
+            is_last = not self._holds
+        if is_last:
+            self._rest()
 
     def extend(
         self, key: str, owner: str, ttl: float, ask: Callable[[LocalLease, float], bool], *, exactly: bool

@@ -1,14 +1,14 @@
-"""Files of processes: one each, by which its host's other processes find out that it has died.
+"""Files of processes, one per backend used, by which the host's other processes find out that one has died.
 
-`/proc` tells who lives: a pid and the moment at which it was started name a process for good. It is judged
-only on its own host (boot id), in its own PID namespace and by processes with the same locks. A file is
-replaced as a whole, never written to. Without `/proc` (outside Linux) all locks end with their leases.
+They are empty: the name says which process it is, the time until when its leases have to stay. `/proc` tells
+who lives: a pid and the moment at which it was started name a process for good. It is judged only on its own
+host (boot id), in its own PID namespace and by processes with the same locks. Without `/proc` (outside Linux)
+all locks end with their leases.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import platform
@@ -16,11 +16,10 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -34,12 +33,6 @@ logger = logging.getLogger(__name__)
 HAS_PROC: Final = hasattr(os, "geteuid") and os.path.exists("/proc/self/stat")
 
 SETTING: Final = "LOCKING_RUNTIME_DIR"
-
-LEFT_OVER: Final = 24 * 3600.0
-"""Seconds after which a file that can't be judged here is deleted. A living process touches its own."""
-
-KEPT_LONGER: Final = 60.0
-"""Seconds that are added to a kept lease's end, so that one file a minute serves any number of them."""
 
 
 def base_directory() -> Path | None:
@@ -121,32 +114,26 @@ def start_of(pid: int) -> str | None:
     return "" if fields[0] in "ZX" else fields[19]  # a zombie has ended, though its parent hasn't asked how
 
 
-@dataclass(slots=True)
-class Record:
-    """What a process's file says.
+class Record(NamedTuple):
+    """What a process's file says, by its name and its time.
 
     Attributes:
         client: the process's client id.
-        place: see `place`.
         pid: of the process.
         start: see `start_of`.
-        name: of the machine, for people.
-        aliases: the backends that it has used.
+        alias: of a backend that it has used.
         kept: the Unix time until which its guarded leases have to stay although it is dead.
     """
 
     client: str
-    place: str
     pid: int
-    start: str | None
-    name: str
-    aliases: list[str]
+    start: str
+    alias: str
     kept: float
 
     def is_running(self) -> bool:
         """Return whether the process may live still."""
-        found = start_of(self.pid)
-        return found is None or (found != "" and self.start in (found, None))
+        return start_of(self.pid) in (self.start, None)
 
     def made(self, owner: str) -> bool:
         """Return whether this owner is of an acquisition that the process made."""
@@ -158,26 +145,29 @@ class Record:
 
 
 class Registration:
-    """The file of this process."""
+    """The files of this process.
+
+    Attributes:
+        problem: why it has none; None where it has, or needs none.
+        folder: where they are.
+        aliases: the backends that it has used; asked before every acquisition.
+    """
 
     def __init__(self) -> None:
         self.problem: str | None = None
-        """Why this process has no file; None where it has one, or needs none."""
         self.reset()
 
     def reset(self) -> None:
-        """Start from nothing: a forked child leaves its parent's file alone."""
+        """Start from nothing: a forked child leaves its parent's files alone."""
         self._mutex = threading.RLock()
-        self.path: Path | None = None
-        self.aliases: set[str] = set()
-        """The backends that this process has used; asked before every acquisition."""
-        self._kept = 0.0
+        self.folder: Path | None = None
+        self.aliases, self._files, self._kept = set[str](), set[Path](), 0.0
 
-    def enter(self, *aliases: str) -> None:
-        """Say that this process uses these backends; the first time it gets its file."""
+    def enter(self, alias: str) -> None:
+        """Say that this process uses this backend."""
         with self._mutex:
-            self.aliases.update(aliases)
-            self._write()
+            self.aliases.add(alias)
+            self.refresh()
 
     def keep(self, owner: str, until: float) -> None:
         """Have a guarded lease stay until the Unix time `until`, even if this process dies before.
@@ -186,95 +176,62 @@ class Registration:
         """
         with self._mutex:
             if is_guarded(owner) and until > self._kept:
-                self._kept = until + KEPT_LONGER
-                self._write()
+                self._kept = until
+                self.refresh()
 
     def refresh(self) -> None:
-        """Keep the file from looking old to a sweep of `/tmp`; make one where there is none any more."""
-        with self._mutex:
-            if self.path is not None:
-                with suppress(OSError):
-                    os.utime(self.path)
-                    return
-            if self.aliases:
-                self._write()
-
-    def leave(self, *, stays: bool = False) -> None:
-        """End in order: delete the file, or leave it for others to clean up."""
-        with self._mutex:
-            if self.path is not None and not stays:
-                with suppress(OSError):
-                    self.path.unlink()
-
-    def _write(self) -> None:
-        """Put a new file in the place of the old one; one that can't be replaced is out of date, and goes.
+        """Have a file for each backend, which looks too young to a sweep of `/tmp`.
 
         Never fails for want of a directory: that is logged once, and the leases decide.
         """
-        pid, aliases = os.getpid(), sorted(self.aliases)
+        pid, until = os.getpid(), max(self._kept, time.time())  # noqa: TID251 this host's
         try:
-            if (folder := directory()) is None:
+            if not self.aliases or (folder := directory()) is None:
                 return
-            facts = (PROCESS.client_id, place(), pid, start_of(pid), platform.node(), aliases, self._kept)
-            name = file_name(PROCESS.client_id)
-            path, draft = folder / name, folder / f".{name}"
-            draft.write_text(json.dumps(asdict(Record(*facts))))
-            os.rename(draft, path)
-            self.path, self.problem = path, None
+            if not (start := start_of(pid)):
+                raise PermissionError(f"/proc doesn't show {pid} its own start")
+            with self._mutex:
+                for alias in self.aliases:
+                    name = f"{mark()}.{pid}.{start}.{PROCESS.client_id}.{quote(alias, safe='')}"
+                    self._files.add(folder / name)
+                    (folder / name).touch(0o600)
+                    os.utime(folder / name, (until, until))
+                self.folder, self.problem = folder, None
         except OSError as error:
-            self.leave()
-            self.path, known = None, self.problem
+            self.leave()  # one that can't be brought up to date may say what is untrue
+            self.folder, known = None, self.problem
             self.problem = (
                 f"guarded locks of killed processes end with their leases: no process liveness, {error}"
             )
             if known is None:
                 logger.warning("%s", self.problem)
 
+    def leave(self) -> None:
+        """End in order: delete the files."""
+        with self._mutex:
+            while self._files:
+                with suppress(OSError):
+                    self._files.pop().unlink()
+
 
 registration = Registration()
 after_fork(registration.reset)
 
 
-def file_name(client: str) -> str:
-    """Return the name of a process's file, which begins with what its place makes: others aren't opened."""
-    return f"{hashlib.blake2b(place().encode(), digest_size=8).hexdigest()}-{client}"
+def mark() -> str:
+    """Return what the files of this place begin with: others aren't judged."""
+    return hashlib.blake2b(place().encode(), digest_size=8).hexdigest()
 
 
-def peers(folder: Path) -> Iterator[Path]:
-    """Yield the files of the other processes that may be judged here, and what is long left over."""
-    near = file_name("")
+def peers(folder: Path) -> dict[Path, Record]:
+    """Return the files of the other processes that may be judged here."""
+    found, near = dict[Path, Record](), f"{mark()}."
     with suppress(OSError):  # the directory is gone
         for file in os.scandir(folder):
-            is_another = not file.name.startswith(".") and file.name != near + PROCESS.client_id
-            if is_another and (file.name.startswith(near) or _is_left_over(file)):
-                yield folder / file.name
-
-
-def _is_left_over(file: Path | os.DirEntry[str]) -> bool:
-    with suppress(OSError):  # another process has deleted it meanwhile
-        return time.time() - file.stat(follow_symlinks=False).st_mtime > LEFT_OVER  # noqa: TID251 this host's
-    return False
-
-
-def seize(path: Path) -> Record | None:
-    """Delete the file of a dead process, which only one can, and return what it said.
-
-    None when the process lives, another has seized it, or it isn't for this process to judge.
-    """
-    with suppress(OSError):  # gone, another user's, or on a file system that takes nothing
-        record = read(path)
-        if record is not None and record.is_running():
-            return None
-        is_ours = record is not None and record.place == place()
-        if is_ours or _is_left_over(path):
-            path.unlink()
-            return record if is_ours else None
-    return None
-
-
-def read(path: Path) -> Record | None:
-    """Return what a file says; None where it can't be understood."""
-    try:
-        return Record(**json.loads(path.read_bytes()))
-    except (ValueError, TypeError):
-        return None
+            with suppress(OSError, ValueError):  # it is gone, or no process's
+                if file.name.startswith(near):
+                    _, pid, start, client, alias = file.name.split(".", 4)
+                    record = Record(client, int(pid), start, unquote(alias), file.stat().st_mtime)
+                    if client != PROCESS.client_id:
+                        found[folder / file.name] = record
+    return found

@@ -1,9 +1,12 @@
 """Dead-process release: a process that waits for a lock looks for processes of its deployment that have died.
 
-Of several that notice, one can delete the dead one's file and does the work. A dead client may have a COMMIT,
-a child or a command at work all the same. So only *guarded* locks are released: those whose holder works
-behind its fence's row in a locked transaction, which makes the next one wait for that COMMIT, and those whose
-user says so (`guarded=True`). All others end with their leases.
+Each file of a dead process stays until two looks in a row have found nothing of it: a server may have had a
+request of its to work off, or may have handed a lock over to a waiter whose socket it had not yet found
+closed. Who looks next goes on, whichever process began.
+
+A dead client may have a COMMIT, a child or a command at work all the same. So only *guarded* locks are
+released: those whose holder works behind its fence's row in a locked transaction, which makes the next one
+wait for that COMMIT, and those whose user says so (`guarded=True`). All others end with their leases.
 """
 
 from __future__ import annotations
@@ -11,6 +14,9 @@ from __future__ import annotations
 import atexit
 import logging
 import math
+import platform
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from django.apps import apps
@@ -18,15 +24,14 @@ from django.db import DatabaseError, connections, router
 
 from locking.backends.base import BaseLockBackend, Held
 from locking.backends.capabilities import ForceRelease, Listing, releaser_of
-from locking.core.at_exit import unreleased
 from locking.core.handler import locks
 from locking.core.waits import waiters
 from locking.exceptions import LockError
-from locking.liveness.files import Record, peers, registration, seize
+from locking.liveness.files import Record, peers, registration
 from locking.signals import Observer, lock_orphaned, notify, observe
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
-from locking.utils.ownership import is_guarded
+from locking.utils.logs import log_rarely
 
 logger = logging.getLogger(__name__)
 
@@ -36,52 +41,31 @@ LOOK_AGAIN: Final = 0.05
 LOOKING_SHARE: Final = 20
 """A look is followed by a pause of so many times its length at least."""
 
-SETTLING: Final = 0.1
-"""Seconds after which a server has surely worked off what a process had sent before it died."""
+ENOUGH: Final = 2
+"""Looks in a row that find nothing of a dead process, after which its file goes."""
 
-LONGEST_PAUSE: Final = 5.0
-"""Seconds at most until a release is tried again that failed; doubled each time."""
+AFTER_TROUBLE: Final = 1.0
+"""Seconds until a release is tried again that failed."""
 
 
-class Cleanup:
-    """The release of what one dead process has left, in as many attempts as it takes."""
-
-    def __init__(self, record: Record) -> None:
-        self.record = record
-        self.due = now()
-        self._pause = SETTLING
-        self._was_clean = False
-
-    def attempt(self) -> bool:
-        """Release what may be released; True when there was nothing left, twice in a row.
-
-        Once isn't enough: a server may still have had a request of the process to work off, or may have
-        handed a lock over to a waiter whose socket it had not yet found closed.
-        """
-        record, released, failed = self.record, 0, False
-        for alias in (each for each in record.aliases if each in locks):
-            try:
-                released += _clean(locks[alias], record)
-            except Exception as error:  # it must not keep what lies elsewhere from being released
-                failed, level = True, logging.INFO if isinstance(error, LockError) else logging.ERROR
-                text = "releasing the locks of the dead process %d on %r has to wait: %s"
-                logger.log(level, text, record.pid, alias, error)
-        if failed:
-            self._was_clean, self._pause = False, min(2 * self._pause, LONGEST_PAUSE)
-            self.due = now() + self._pause
-            return False
-        was_clean, self._was_clean = self._was_clean, not released
-        self.due = now() + SETTLING
-        return was_clean and not released
+def clean(record: Record) -> int | None:
+    """Release what a dead process has left, and return how many holds that were; None where it failed."""
+    if record.alias not in locks:
+        return 0
+    try:
+        return _clean(locks[record.alias], record)
+    except Exception as error:  # it must not keep what lies elsewhere from being released
+        level = logging.INFO if isinstance(error, LockError) else logging.ERROR
+        text = "releasing the locks of the dead process %d on %r has to wait: %s"
+        log_rarely(logger, level, ("dead process", record.alias), text, record.pid, record.alias, error)
+        return None
 
 
 def _clean(backend: BaseLockBackend, record: Record) -> int:
     """Release what a dead process has left on one backend, and return how many holds that were."""
     if not (isinstance(backend, ForceRelease) and isinstance(backend, Listing)) or backend.frees_with_holder:
         return 0
-    kinds = ["lock", "fair"] if f"{backend.alias}/fair" in record.aliases else ["lock"]
-    for kind in kinds:
-        releaser_of(backend, kind).dequeue_owned(record.made)
+    backend.dequeue_owned(record.made)
     holds = [hold for hold in backend.all_held(backend.key("")) if record.leaves(hold.owner)]
     for hold in holds:
         if releaser_of(backend, hold.kind).force_release(hold.key, hold.owner):
@@ -97,7 +81,7 @@ def _report(backend: BaseLockBackend, hold: Held, record: Record) -> None:
         "backend": backend.alias,
         "owner": hold.owner,
         "token": hold.token,
-        "holder": f"{record.name}:{record.pid}",
+        "holder": f"{platform.node()}:{record.pid}",
     }
     notify(lock_orphaned, outcome="orphaned", **fields)
     if not apps.is_installed("locking"):
@@ -115,37 +99,49 @@ def _report(backend: BaseLockBackend, hold: Held, record: Record) -> None:
 
 
 class Watcher:
-    """Looks, in one thread per process, while a lock is waited for or something has to be released.
+    """Looks, in one thread per process, while a lock is waited for.
 
-    `enabled` = False keeps it from looking: then the leases decide.
+    Attributes:
+        enabled: False keeps it from looking: then the leases decide.
+        looks: how many looks in a row found nothing of a dead process, by its file.
     """
 
     def __init__(self) -> None:
         self.enabled = True
-        self.cleanups: list[Cleanup] = []
-        self._next_look = 0.0
         self._worker = Worker("locking-listen-processes", self._step)
+        self.reset()
         after_fork(self.reset)
 
     def reset(self) -> None:
-        """Start from nothing: the clean-ups of a forked child's parent are the parent's."""
-        self.cleanups, self._next_look = [], 0.0
+        """Start from nothing."""
+        self.looks, self._next_look = dict[Path, int](), 0.0
 
     def look(self) -> None:
         """Have the thread look in the background, soon, and then for as long as a lock is waited for."""
-        if self.enabled and registration.path is not None:
+        if self.enabled and registration.folder is not None:
             self._worker.wake_by(self._next_look)
 
     def _step(self) -> float:
-        begun, path = now(), registration.path
-        if path is None or not self.enabled:
+        begun, folder, pause = now(), registration.folder, LOOK_AGAIN
+        if folder is None or not self.enabled:
             self.reset()
             return math.inf
-        self.cleanups += [Cleanup(dead) for each in peers(path.parent) if (dead := seize(each)) is not None]
-        self.cleanups = [each for each in self.cleanups if each.due > now() or not each.attempt()]
+        dead = {file: record for file, record in peers(folder).items() if not record.is_running()}
+        self.looks = {file: self.looks.get(file, 0) for file in dead}
+        for file in self._unfinished():
+            released = clean(dead[file])
+            self.looks[file] = self.looks[file] + 1 if released == 0 else 0
+            if self.looks[file] == ENOUGH:
+                with suppress(OSError):  # another process has deleted it, or it is another user's
+                    file.unlink()
+            if released is None:
+                pause = AFTER_TROUBLE
         connections.close_all()  # this thread's, which has no request whose end would do so
-        self._next_look = now() + max(LOOK_AGAIN, LOOKING_SHARE * (now() - begun))
-        return self._next_look if waiters.total or self.cleanups else math.inf
+        self._next_look = now() + max(pause, LOOKING_SHARE * (now() - begun))
+        return self._next_look if waiters.total or self._unfinished() else math.inf
+
+    def _unfinished(self) -> list[Path]:
+        return [file for file, looks in self.looks.items() if looks < ENOUGH]
 
 
 watcher = Watcher()
@@ -159,8 +155,8 @@ class Registrar(Observer):
         self._enter(backend.alias)
 
     def _enter(self, alias: str) -> None:
-        if alias not in registration.aliases:
-            registration.enter(alias.partition("/")[0], alias)
+        if (main := alias.partition("/")[0]) not in registration.aliases:
+            registration.enter(main)
 
     def kept(self, owner: str, until: float) -> None:
         """Have the lock stay although its process may die before."""
@@ -173,13 +169,7 @@ class Registrar(Observer):
             watcher.look()
 
 
-def leave() -> None:
-    """End in order: others may release what this process was unable to."""
-    left = [lease for lease in unreleased() if lease.renewed and is_guarded(lease.owner)]
-    registration.leave(stays=bool(left) or waiters.total > 0)
-
-
 def start() -> None:
     """Have process liveness hear of this process's locks, and of its end."""
     observe(Registrar())
-    atexit.register(leave)
+    atexit.register(registration.leave)

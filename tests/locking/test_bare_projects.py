@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from django.conf import settings
 
 from tests import ROOT
 from tests.locking.test_size import LOCKING, part_of
@@ -44,14 +45,52 @@ with get_lock("b", "c") as lease, get_semaphore("d", 2), locked_transaction("e")
 
 def test_the_core_works_where_no_other_part_is(tmp_path: Path) -> None:
     """Each optional part may be left out: its folder isn't even there."""
-    for path in LOCKING.rglob("*.py"):
-        if path.parent.name not in ("migrations", "contract") and part_of(path) == "core":
-            copy = tmp_path / "locking" / path.relative_to(LOCKING)
+    copy_parts(tmp_path, "core")
+    assert printed_by(CORE_ALONE, tmp_path) == ("7 b c\n", "")
+
+
+def copy_parts(folder: Path, *parts: str) -> None:
+    """Make a `locking` in the folder that has these parts only."""
+    for path in [*LOCKING.rglob("*.py"), *LOCKING.rglob("*.lua")]:
+        if path.suffix == ".py" and path.parent.name in ("migrations", "contract"):
+            continue
+        if path.suffix == ".lua" or part_of(path) in parts:
+            copy = folder / "locking" / path.relative_to(LOCKING)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(path.read_bytes())
-    command = [sys.executable, "-c", CORE_ALONE]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert (ran.stdout, ran.stderr) == ("7 b c\n", "")
+
+
+def printed_by(code: str, folder: Path) -> tuple[str, str]:
+    """Return what a new process says whose `locking` is in this folder."""
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return ran.stdout, ran.stderr
+
+
+REDIS_ALONE = (
+    CORE_ALONE.partition("from locking import distributed")[0]
+    .replace("locking.backends.memory.MemoryBackend", "locking.backends.redis.RedisBackend")
+    .replace('"}\n', '", "LOCATION": "%s", "KEY_PREFIX": "alone:"}\n', 1)
+    + """
+from locking import LockNotSupported, get_lock, get_read_lock
+from locking.core.handler import locks
+with get_lock("a", ttl=5):
+    print([held.key for held in locks["default"].held()], sorted(locks["default"].kinds))
+try:
+    get_read_lock("a").acquire()
+except LockNotSupported as error:
+    print(error)
+"""
+)
+
+
+def test_redis_works_without_redissons_kinds(tmp_path: Path) -> None:
+    """The ordinary lock and its list need none of them, and what needs them says so."""
+    copy_parts(tmp_path, "core", "redis")
+    said, failed = printed_by(REDIS_ALONE % settings.REDIS_URL, tmp_path)
+    assert failed == ""
+    assert said.splitlines()[0] == "['alone:a'] []"
+    assert "can't make a read lock" in said.splitlines()[1]
 
 
 @pytest.mark.parametrize(

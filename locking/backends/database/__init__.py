@@ -1,11 +1,10 @@
 """Locks in the database: a row each, or a session each: PostgreSQL's advisory locks.
 
 rows               one row per lock: any database, with leases, tokens, a list and heartbeats
-advisory           PostgreSQL's session locks: nothing is written, the connection is the lock
+advisory           PostgreSQL's session locks: nothing is written, the connection is the lock; waiting in a
+                   server's own queue, which the next have from here
 transaction_locks  locks of the transaction itself, for `locked_transaction`: they end with its commit
-server_queue       what the last two share: waiting in the server's own queue
 sql                the statements of `rows` for each engine; no I/O
-notifications      how waiters are woken: LISTEN and NOTIFY
 connection_pool    the connections of the locks, apart from yours
 """
 

@@ -11,6 +11,8 @@ import hashlib
 import math
 import selectors
 import threading
+import time
+from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
@@ -20,13 +22,22 @@ from weakref import finalize, ref
 
 from django.core.checks import CheckMessage
 from django.core.checks import Error as CheckError
+from django.core.exceptions import ImproperlyConfigured
 from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from locking.backends.base import BaseLockBackend, Busy, Grant, Holder, Outcome
+from locking.backends.base import BaseLockBackend, Busy, Grant, Holder, Outcome, PollingWaiter, Waiter
 from locking.backends.capabilities import ForceRelease, Kinds, SessionBound
-from locking.backends.database.connection_pool import ConnectionPool, NoConnection, abandon, discard, fetched
-from locking.backends.database.server_queue import ServerQueueBackend
+from locking.backends.database.connection_pool import (
+    DEFAULT_TIMEOUT,
+    ConnectionPool,
+    NoConnection,
+    abandon,
+    discard,
+    fetched,
+    require_alias,
+)
+from locking.backends.options import own_options
 from locking.conf import AliasSettings
 from locking.exceptions import LockNotSupported
 from locking.utils.background import after_fork
@@ -47,6 +58,9 @@ TERMINATE: Final = (
 
 POLL: Final[Any] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 """`select` takes no number from 1024 on, `epoll` needs a file."""
+
+SLOT_PAUSE: Final = 0.1
+"""Seconds until a server that has no slot left for a connection is asked again."""
 
 TIDY_AT: Final = 64
 """Holds at which those are cleared away whose lease has ended without a release."""
@@ -226,6 +240,55 @@ def wait_in_line(
     return True
 
 
+class ServerQueueBackend(BaseLockBackend):
+    """A backend on the database `OPTIONS['using']`, whose waiters wait in the server's own queue.
+
+    Attributes:
+        vendors: the engines that have such locks.
+        scope: the same in words.
+        options: further ones, with their defaults.
+    """
+
+    vendors: ClassVar[tuple[str, ...]] = ("postgresql",)
+    scope: ClassVar[str]
+    options: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, settings: AliasSettings) -> None:
+        super().__init__(settings)
+        options = own_options(settings, using="default", timeout=DEFAULT_TIMEOUT, **self.options)
+        self._timeout, self._session_pooling = options["timeout"], bool(options.get("session_pooling"))
+        self._using = require_alias(options["using"], settings.alias)
+        self._pool = ConnectionPool(self._using, self._timeout, settings.alias, self._identify)
+        if self._pool.vendor not in self.vendors:
+            raise ImproperlyConfigured(
+                f"LOCKING[{settings.alias!r}]: {self.scope}, and the database {self._using!r} is"
+                f" {self._pool.vendor}; take DatabaseBackend"
+            )
+
+    def _identify(self, connection: Any) -> None:
+        """Prepare a new connection."""
+
+    @abstractmethod
+    def wait_for(self, key: str, owner: str, ttl: float, seconds: float) -> Outcome:
+        """Wait in the server's queue, at most `seconds`."""
+
+    def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
+        return ServerQueueWaiter(self, key, owner, ttl, fenced)
+
+    def close(self) -> None:
+        """See the base class; what is held stays held."""
+        self._pool.close()
+
+
+class ServerQueueWaiter(PollingWaiter):
+    """A thread that waits in the server's own queue; a wait that ended has left it already."""
+
+    _backend: ServerQueueBackend
+
+    def wait(self, timeout: float) -> Outcome:
+        return self._backend.wait_for(self._key, self._owner, self._ttl, timeout)
+
+
 class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease):
     """`"BACKEND": "locking.backends.database.AdvisoryLockBackend"`, `"OPTIONS": {"using": "default"}`.
 
@@ -301,7 +364,7 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
         """
 
         def attempt(_: int) -> Outcome:
-            connection = self._pool.take(patience=0.0 if until is None else until - now())
+            connection = self._pool.take()
             patience = 0.0 if until is None else max(0.001, until - now())
             try:
                 outcome = self._lock(connection, key, owner, ttl, patience)
@@ -315,6 +378,8 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
         try:
             return self._pool.retried(attempt)
         except NoConnection as error:  # a waiter asks again while its time lasts
+            if until is not None:
+                time.sleep(max(0.0, min(until - now(), SLOT_PAUSE)))
             return Busy(outage=error)
 
     def _lock(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -36,9 +35,6 @@ UNREACHABLE: Final = (OperationalError, InterfaceError)
 
 MAX_CONNECTIONS: Final = 8
 """Connections per process and backend: threads that ask at the same time share them."""
-
-SLOT_PAUSE: Final = 0.1
-"""Seconds until a server that has no slot left for a connection is asked again."""
 
 PARENTS: Final[list[BaseDatabaseWrapper]] = []
 """What a forked child inherited: kept, so that nothing closes it, for closing would end the parent's."""
@@ -94,13 +90,10 @@ class ConnectionPool:
         """Return the engine's name, without a query."""
         return connections[self.using].vendor
 
-    def run(self, step: Callable[[Any, int], T], *, patience: float | None = None) -> T:
+    def run(self, step: Callable[[Any, int], T]) -> T:
         """Return what `step` makes of a cursor and the number of the attempt.
 
         It is repeated once on a fresh connection when the reply is lost: it must be safe to repeat.
-
-        Args:
-            step: the work. patience: see `take`.
 
         Raises:
             BackendUnavailable: no reply; what was done is unknown. NoConnection: see `take`. BackendError: an
@@ -110,7 +103,7 @@ class ConnectionPool:
         def request(attempt: int) -> T:
             permit = self._enter()
             try:
-                connection = self.take(patience)
+                connection = self.take()
                 try:
                     with connection.cursor() as cursor:
                         answer = step(cursor, attempt)
@@ -165,31 +158,23 @@ class ConnectionPool:
             self._permits.add(permit)
             return permit
 
-    def take(self, patience: float | None = None) -> BaseDatabaseWrapper:
+    def take(self) -> BaseDatabaseWrapper:
         """Return a connection for the caller alone until it is given back; it may be kept for long.
 
-        Args:
-            patience: seconds to wait while the server has no slot for another one; None: the timeout.
-
         Raises:
-            NoConnection: none became free in time.
+            NoConnection: the server has no slot left for another one.
         """
-        slot_by = now() + (self._timeout if patience is None else patience)
-        while True:
-            with suppress(IndexError):
-                return self._idle.pop()
-            try:
-                return self.connect()
-            except OperationalError as error:
-                setting, left = setting_too_small(error), slot_by - now()
-                if setting is None:
-                    raise
-                if left <= 0:
-                    raise NoConnection(
-                        f"{self._which} has no slot left for a connection: {setting} is too small for all"
-                        f" processes together; raise it, or have fewer connections: {error}"
-                    ) from error
-            time.sleep(min(left, SLOT_PAUSE))
+        with suppress(IndexError):
+            return self._idle.pop()
+        try:
+            return self.connect()
+        except OperationalError as error:
+            if (setting := setting_too_small(error)) is None:
+                raise
+            raise NoConnection(
+                f"{self._which} has no slot left for a connection: {setting} is too small for all"
+                f" processes together; raise it, or have fewer connections: {error}"
+            ) from error
 
     def give_back(self, connection: BaseDatabaseWrapper) -> None:
         """Keep `connection` for the next; a test's database is to be dropped, which it would prevent."""

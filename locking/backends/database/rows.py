@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -30,19 +33,23 @@ from locking.backends.database.connection_pool import (
     ConnectionPool,
     NoConnection,
     changed,
+    discard,
     fetched,
     in_memory,
     require_alias,
 )
-from locking.backends.database.notifications import NotificationListener
-from locking.backends.database.sql import BY_VENDOR
+from locking.backends.database.sql import BY_VENDOR, CHANNEL
 from locking.backends.options import own_count, own_options
 from locking.backends.waiters import WaitingSteps, WokenTask, WokenThread
 from locking.conf import AliasSettings
-from locking.exceptions import BackendError, BackendUnavailable
+from locking.exceptions import BackendUnavailable
+from locking.utils.background import Worker, after_fork
 from locking.utils.backoff import jittered
 from locking.utils.clock import now
 from locking.utils.databases import fence_name, storable, was_overtaken
+from locking.utils.logs import log_rarely
+
+logger = logging.getLogger(__name__)
 
 RECHECK: Final = 1.0
 """Seconds after which a waiter asks again although it heard nothing: news may be lost with a connection."""
@@ -50,6 +57,8 @@ RECHECK: Final = 1.0
 SWEEP_EVERY: Final = 3600.0
 SWEEP_LIMIT: Final = 1000
 CONFLICT_TRIES: Final = 5
+
+RECONNECT_PAUSE: Final = 0.5
 
 
 class DatabaseBackend(Heartbeats, Listing, ForceRelease):
@@ -90,18 +99,11 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
             "kept": fenced, "queue": queue, "heard": microseconds(RECHECK * 5),
         }  # fmt: skip
         try:
-            row, attempt = self._pool.run(
-                lambda cursor, attempt: (self._take(cursor, asked), attempt), patience=0.0
-            )
+            row, attempt = self._pool.run(lambda cursor, attempt: (self._take(cursor, asked), attempt))
         except BackendUnavailable as error:
             if isinstance(error, NoConnection) or "database is locked" in str(error):  # SQLite's, by a writer
                 return Busy(outage=error)  # nothing was done: a waiter asks again while its time lasts
             raise
-        if now() >= self._next_sweep:
-            self._next_sweep = now() + SWEEP_EVERY
-            with suppress(BackendError):  # housekeeping spoils no acquisition
-                if self.sweep() == SWEEP_LIMIT:
-                    self._next_sweep = now()
         if row is None:
             return Busy(retry_after=0.0)  # it was released between two statements
         holder, token, left, is_new = row
@@ -197,7 +199,7 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
         return int(number)
 
     def sweep(self, limit: int = SWEEP_LIMIT) -> int:
-        """Delete rows of locks that were not held for a day; once per hour a process does it by itself.
+        """Delete rows of locks that were not held for a day; a process does it once per hour.
 
         A row that was ever held with `fenced=True` stays: its token must not be forgotten.
 
@@ -230,15 +232,14 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
         }
 
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        of_row = {self._id(self.key(client)): client for client in clients}
-        asked = {f"c{number}": row for number, row in enumerate(of_row)}
-        statement = self.sql["heartbeats"].replace("CLIENTS", ", ".join(f"%({name})s" for name in asked))
-        rows = self._pool.fetch(statement, asked)
-        return {of_row[row]: Heartbeat(text, max(0, silent) / 1e6) for row, text, silent in rows}
+        every = self.processes()
+        return {client: every[client] for client in clients if client in every}
 
     def tidy(self) -> None:
-        """Delete the records of processes that stopped long ago."""
+        """Delete the records of processes that stopped long ago and, once per hour, the rows of old locks."""
         self._pool.change(self.sql["tidy"], {"kept": HEARTBEAT_TTL * 1_000_000})
+        if now() >= self._next_sweep and self.sweep() < SWEEP_LIMIT:
+            self._next_sweep = now() + SWEEP_EVERY
 
     # waiting
 
@@ -326,3 +327,91 @@ class AsyncRowWaiter(RowSteps, WokenTask):
 
     async def leave(self) -> None:
         self.give_up()
+
+
+class NotificationListener:
+    """Wakes the waiters of a process: one connection listens for all, and the first of each lock is woken.
+
+    A woken waiter takes the lock or stays first, so a release costs one question a process however many wait
+    there. A waiter that gives up after it was woken wakes the next.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._worker = Worker("locking-listen-database", self._step)
+        self.reset()
+        after_fork(self.reset)
+
+    def reset(self) -> None:
+        """Start without subscribers; a forked child has none of its parent's subscribers."""
+        self._mutex = threading.Lock()
+        self.subscribers: dict[str, deque[RowSteps]] = {}
+        self._closing = False
+        self.listens = False
+
+    def subscribe(self, key: str, subscriber: RowSteps) -> None:
+        """Subscribe to news of `key`."""
+        with self._mutex:
+            self.subscribers.setdefault(key, deque()).append(subscriber)
+            self._closing = False
+        if not self.listens:
+            self._worker.wake()
+
+    def unsubscribe(self, key: str, subscriber: RowSteps) -> None:
+        """Unsubscribe; an unused notification goes to the next subscriber."""
+        with self._mutex:
+            line = self.subscribers.get(key)
+            if line is None or subscriber not in line:
+                return
+            line.remove(subscriber)
+            if not line:
+                del self.subscribers[key]
+            elif subscriber.woken:
+                line[0].notify()
+
+    def notify(self, key: str) -> None:
+        """Wake the first who waits for `key`."""
+        with self._mutex:
+            if line := self.subscribers.get(key):
+                line[0].notify()
+
+    def close(self) -> None:
+        """Stop listening; waiters poll, and the next subscriber listens again."""
+        self._closing = True
+
+    def _step(self) -> float | None:
+        """Listen until there are no more waiters; after trouble, again in a moment."""
+        pause = 0.0
+        try:
+            if self._is_needed():
+                self._listen()
+        except Exception as error:  # the driver's own: what arrives unasked is not translated
+            message = "waiters for locks in the database poll for now: %s"
+            log_rarely(logger, logging.WARNING, "waiters poll", message, error)
+            pause = RECONNECT_PAUSE
+        finally:
+            self.listens = False
+        return now() + pause if self._is_needed() else None
+
+    def _is_needed(self) -> bool:
+        """Return whether there is a waiter to wake."""
+        with self._mutex:
+            return bool(self.subscribers) and not self._closing
+
+    def _listen(self) -> None:
+        connection = self._pool.connect()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(f"LISTEN {CHANNEL}")
+            raw: Any = connection.connection
+            with suppress(AttributeError):
+                del raw.wait  # its time-out is for replies; news may come at any time
+            self.listens = True
+            with self._mutex:  # for what was sent before this connection listened
+                for line in self.subscribers.values():
+                    line[0].notify()
+            while self._is_needed():
+                for news in raw.notifies(timeout=0.5):
+                    self.notify(news.payload)
+        finally:
+            discard(connection)

@@ -95,7 +95,6 @@ TEXTS: Final = {
     # processes that hold locks
     "tell": TELL,
     "tell_same": "UPDATE locking_process SET seen = {now} WHERE id = %(id)s",
-    "heartbeats": "SELECT id, text, {now} - seen FROM locking_process WHERE id IN (CLIENTS)",
     "all_heartbeats": "SELECT id, text, {now} - seen FROM locking_process",
     "forget": "DELETE FROM locking_process WHERE id = %(id)s",
     "tidy": "DELETE FROM locking_process WHERE seen < {now} - %(kept)s",

@@ -16,9 +16,14 @@ from django.db import DatabaseError, Error, connections
 from django.db.transaction import atomic
 
 from locking.backends.base import Busy, Grant, Holder, Outcome
-from locking.backends.database.advisory import HOLDERS, as_milliseconds, halves_of, number_of
+from locking.backends.database.advisory import (
+    HOLDERS,
+    ServerQueueBackend,
+    as_milliseconds,
+    halves_of,
+    number_of,
+)
 from locking.backends.database.connection_pool import fetched
-from locking.backends.database.server_queue import ServerQueueBackend
 from locking.conf import AliasSettings
 from locking.exceptions import LockNotSupported, LockTransactionError
 from locking.utils.clock import now

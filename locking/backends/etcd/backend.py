@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 import requests
-from django.core.checks import CheckMessage
 
-from locking.backends.base import HEARTBEAT_TTL, Heartbeat, ask_each, renewal_time
+from locking.backends.base import HEARTBEAT_TTL, Heartbeat
 from locking.backends.etcd.client import NOT_FOUND, Client, Refused
 from locking.backends.etcd.entries import Queue, below, decoded, encoded, escape, lease_of, queue_of, value_of
 from locking.backends.etcd.options import read_location, read_options
@@ -31,18 +29,10 @@ from locking.backends.queue.backend import (
     Line,
     QueueBackend,
     QueueEntry,
+    Status,
     key_of,
 )
-from locking.backends.queue.diagnosis import Status, judge
 from locking.conf import AliasSettings
-from locking.exceptions import BackendUnavailable
-from locking.utils.clock import now
-
-ELECTION: Final = 15.0
-"""Seconds within which a cluster is given time to elect a leader, as long as the lease in question lasts."""
-
-FLOOR: Final = "3.4"
-"""The oldest version whose gateway speaks `/v3/`."""
 
 
 class EtcdBackend(QueueBackend):
@@ -52,12 +42,15 @@ class EtcdBackend(QueueBackend):
     `password`, and for TLS `ca_cert`, `cert_cert`, `cert_key` (paths).
     """
 
+    engine = "etcd"
+    floor = "3.4"  # the oldest version whose gateway speaks `/v3/`
+
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
         urls = read_location(settings)
         self._prefix, timeout, tls, login = read_options(settings, urls)
         self.alone, self._client = len(urls) == 1, Client(settings.alias, urls, timeout, tls, login)
-        self._watches = WatchManager(self._client)
+        self._watches = WatchManager(self._client, self._prefix)
         self._holds = LeaseExpirer(self._end)
 
     # the queue
@@ -109,7 +102,7 @@ class EtcdBackend(QueueBackend):
 
     def _watch(self, contender: Contender, blockers: Line, line: Any) -> bool:
         nodes = frozenset(blocker.node for blocker in blockers)
-        self._watches.register(self._folder(contender.key), contender, nodes, line.revision)
+        self._watches.register(contender, nodes, line.revision)
         return True
 
     def poll_interval(self, contender: Contender) -> float:
@@ -117,21 +110,6 @@ class EtcdBackend(QueueBackend):
         return math.ceil(contender.ttl) / 3
 
     # holding
-
-    def extend(self, key: str, owner: str, ttl: float) -> bool:
-        """See the base class; an election may take longer than one request: the members are asked again."""
-        hold = self._holds.get(key, owner)
-        until = now() + ELECTION if hold is None else min(now() + ELECTION, hold.deadline)
-        while True:
-            try:
-                return self._extend(key, owner, ttl)
-            except BackendUnavailable:
-                if self.alone or now() >= until:
-                    raise
-
-    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
-        """See the base class; asks once: the watchdog has its own pauses, and other leases to renew."""
-        return ask_each([partial(self._extend, *lease) for lease in leases], seconds=renewal_time(leases))
 
     def _extended(self, owner: str, hold: LocalLease, ttl: float) -> bool:
         """Renew the lease, or put another under the key: a lease on etcd keeps the length that it began with.
@@ -159,13 +137,10 @@ class EtcdBackend(QueueBackend):
         same = [_made(hold.node, hold.token)]
         return bool(self._client.ask("/kv/txn", compare=same, success=[put], failure=[]).get("succeeded"))
 
-    def _end(self, key: str, hold: LocalLease) -> bool:
-        return self._client.revoke(hold.session)
-
-    def _withdraw(self, entry: QueueEntry) -> bool:
-        if entry.lease:
-            return self._client.revoke(entry.lease)
-        return int(self._client.ask("/kv/deleterange", key=encoded(entry.node)).get("deleted", 0)) > 0
+    def _withdraw(self, node: str, lease: int) -> bool:
+        if lease:
+            return self._client.revoke(lease)
+        return int(self._client.ask("/kv/deleterange", key=encoded(node)).get("deleted", 0)) > 0
 
     def _forestall(self, key: str, owner: str) -> bool:
         return self._client.revoke(lease_of(self._folder(key), owner))
@@ -205,32 +180,24 @@ class EtcdBackend(QueueBackend):
         for client in forget:
             self._client.revoke(self._heartbeat_lease(client))
 
-    def processes(self) -> dict[str, Heartbeat]:
-        return self._heartbeats_of(bool)
-
-    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        return self._heartbeats_of(frozenset(clients).__contains__)
-
     def _heartbeats_of(self, wanted: Callable[[str], bool]) -> dict[str, Heartbeat]:
-        """Read all records, and ask for the age of each wanted one; the leases count in whole seconds."""
-        folder, prefix, found = f"{self._prefix}{HEARTBEATS}/", self.settings.key_prefix, {}
-        for kv in self._client.ask("/kv/range", **below(folder)).get("kvs", ()):
-            name = key_of(decoded(kv["key"])[len(folder) :])
-            client = name.removeprefix(prefix)
-            if name.startswith(prefix) and wanted(client):
-                silent = HEARTBEAT_TTL - self._client.left(self._heartbeat_lease(client))
-                found[client] = Heartbeat(decoded(kv["value"]), max(0.0, silent))
-        return found
+        """See `QueueBackend`; the leases, which tell the age of each record, count in whole seconds."""
+        folder = f"{self._prefix}{HEARTBEATS}/"
+        answer = self._client.ask("/kv/range", **below(folder))
+        texts = {decoded(kv["key"])[len(folder) :]: decoded(kv["value"]) for kv in answer.get("kvs", ())}
+        return {
+            client: Heartbeat(
+                texts[name], max(0.0, HEARTBEAT_TTL - self._client.left(self._heartbeat_lease(client)))
+            )
+            for name, client in self._clients(texts, wanted).items()
+        }
 
     # housekeeping
 
-    def check(self, *, live: bool = False) -> list[CheckMessage]:
-        if not live:
-            return []
+    def _statuses(self) -> tuple[Mapping[str, Status | None], bool]:
         statuses = {url: self._status(url) for url in self._client.urls}
         answers = any(statuses.values())
-        alone = answers and len(self._client.ask("/cluster/member/list").get("members", ())) <= 1
-        return list(judge("etcd", self.alias, FLOOR, statuses, alone=alone))
+        return statuses, answers and len(self._client.ask("/cluster/member/list").get("members", ())) <= 1
 
     def _status(self, url: str) -> Status | None:
         try:

@@ -180,18 +180,13 @@ class Client:
             self.ask("/lease/revoke", ID=str(lease))
         except Refused as error:
             if error.code == NOT_FOUND:
-                return ended_by_us(error)
+                return error.repeated
             raise
         return True
 
     def left(self, lease: int) -> int:
         """Return the whole seconds that are left of a lease, rounded down; 0 or less when it has ended."""
         return int(self.ask("/lease/timetolive", ID=str(lease)).get("TTL", 0))
-
-
-def ended_by_us(not_found: Refused) -> bool:
-    """Whether a lease that was not found was most likely ended by an earlier try of the same request."""
-    return not_found.repeated
 
 
 def _may_have_arrived(error: requests.RequestException) -> bool:

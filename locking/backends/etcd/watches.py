@@ -1,7 +1,7 @@
-"""Waking waiters: one watch for each lock that this process waits for.
+"""Waking waiters: one watch, of all locks, for each process that waits.
 
-The end of a watch's stream wakes all who relied on it, and they ask again; one that says nothing is ended
-after a while, too.
+The end of its stream wakes all who wait, and they ask again; one that says nothing is ended after a while,
+too.
 """
 
 from __future__ import annotations
@@ -26,63 +26,56 @@ keeps it open and says nothing. Its waiters ask again, and watch at a member tha
 """
 
 
-class Watch:
-    """The watch of one lock.
+class WatchManager:
+    """The watch of one backend.
+
+    Args:
+        client: the cluster.
+        prefix: of all its keys.
 
     Attributes:
-        seen: the last revision of which it is sure; what came before it isn't reported.
         waiting: the nodes whose end each waiter waits for, until it is gone itself.
+        listens: a thread reads the stream.
     """
 
-    def __init__(self, seen: int) -> None:
-        self.seen = seen
-        self.waiting: WeakKeyDictionary[Contender, frozenset[str]] = WeakKeyDictionary()
-
-
-class WatchManager:
-    """The watches of one backend."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Client, prefix: str) -> None:
+        self._client, self._prefix = client, prefix
         self.reset()
         after_fork(self.reset)
 
     def reset(self) -> None:
         """Start from nothing: threads don't survive a fork."""
         self._mutex = threading.Lock()
-        self._watches: dict[str, Watch] = {}
+        self.waiting: WeakKeyDictionary[Contender, frozenset[str]] = WeakKeyDictionary()
+        self.listens, self._seen = False, 0  # up to which revision it has heard, or need not hear
 
-    def register(self, prefix: str, contender: Contender, nodes: frozenset[str], revision: int) -> None:
+    def register(self, contender: Contender, nodes: frozenset[str], revision: int) -> None:
         """Wake `contender` when one of `nodes`, seen at `revision`, ends; it may be woken without need."""
         with self._mutex:
-            watch = self._watches.get(prefix)
-            if watch is None:
-                watch = Watch(revision)
-                if not start_thread("locking-listen-etcd", partial(self._run, prefix, watch, revision + 1)):
-                    return  # this waiter asks by the clock, and tries again
-                self._watches[prefix] = watch
-            watch.waiting[contender] = nodes
-            missed = watch.seen > revision
+            self.waiting[contender] = nodes
+            if not self.listens:  # without a thread this waiter asks by the clock, and tries again
+                self._seen = revision
+                run = partial(self._run, revision + 1)
+                self.listens = start_thread("locking-listen-etcd", run) is not None
+            missed = self._seen > revision
         if missed:  # something may have ended after the queue was read and before this call, or the watch
             contender.wake()
 
-    def _run(self, prefix: str, watch: Watch, revision: int) -> None:
+    def _run(self, revision: int) -> None:
         try:
             # A stream ends in many ways, such as by silence; its waiters ask again, and see why.
             with suppress(requests.RequestException, OSError, ValueError):
-                self._listen(prefix, watch, revision)
+                self._listen(revision)
         finally:
             with self._mutex:
-                if self._watches.get(prefix) is watch:
-                    del self._watches[prefix]
-                waiting = list(watch.waiting)
+                self.listens, waiting = False, list(self.waiting)
             for contender in waiting:
                 contender.wake()
 
-    def _listen(self, prefix: str, watch: Watch, revision: int) -> None:
-        request = {"create_request": {**below(prefix), "start_revision": revision, "filters": ["NOPUT"]}}
+    def _listen(self, revision: int) -> None:
+        watched = {**below(self._prefix), "start_revision": revision, "filters": ["NOPUT"]}
         timeouts = (self._client.timeout, QUIET)  # to connect, and between two events
-        url = f"{self._client.preferred}{API}/watch"
+        url, request = f"{self._client.preferred}{API}/watch", {"create_request": watched}
         with self._client.session.post(url, json=request, stream=True, timeout=timeouts) as response:
             for line in response.iter_lines(chunk_size=None):  # type: ignore[call-overload]  # as it comes
                 result = json.loads(line).get("result", {}) if line else {}
@@ -91,8 +84,8 @@ class WatchManager:
                 events = [event["kv"] for event in result.get("events", ())]
                 gone = {decoded(kv["key"]) for kv in events}
                 with self._mutex:
-                    watch.seen = max([watch.seen, *(int(kv["mod_revision"]) for kv in events)])
-                    waiting = list(watch.waiting.items())
+                    self._seen = max([self._seen, *(int(kv["mod_revision"]) for kv in events)])
+                    waiting = list(self.waiting.items())
                 for contender, nodes in waiting:
                     if nodes & gone:
                         contender.wake()

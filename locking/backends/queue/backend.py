@@ -10,14 +10,26 @@ from __future__ import annotations
 import sys
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final, NamedTuple
 from urllib.parse import unquote
 
-from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Held, Holder, Outcome, Waiter
+from django.core.checks import CheckMessage, Error, Warning
+
+from locking.backends.base import (
+    AsyncWaiter,
+    BaseLockBackend,
+    Busy,
+    Grant,
+    Heartbeat,
+    Held,
+    Holder,
+    Outcome,
+    Waiter,
+)
 from locking.backends.capabilities import ForceRelease, Heartbeats, Kinds, Listing
 from locking.backends.lease_expirer import LeaseExpirer, LocalLease
 from locking.backends.waiters import WaitingSteps, WokenTask, WokenThread
@@ -111,6 +123,13 @@ def blockers_of(line: Line, mine: QueueEntry) -> Line:
     return ahead[-1:]
 
 
+class Status(NamedTuple):
+    """What one server says: its version, as its first two numbers, and whether it has a leader."""
+
+    version: str
+    has_leader: bool
+
+
 def admits(line: Line, kind: str, permits: int) -> bool:
     """Whether one who came now would have the lock at once."""
     return not blockers_of(line, QueueEntry("", sys.maxsize, kind, permits))
@@ -127,6 +146,10 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
     supports_fairness = True
     kinds = frozenset({"read", "write", "semaphore", "fair"})
 
+    engine: ClassVar[str]
+    """Its name."""
+    floor: ClassVar[str]
+    """The oldest version that has every request of the locks."""
     kind: str = "lock"
     permits: int = 0
     alone: bool
@@ -168,12 +191,8 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
         """Extend a hold on the engine; False when it has ended."""
 
     @abstractmethod
-    def _end(self, key: str, hold: LocalLease) -> bool:
-        """End a hold on the engine; False when it had ended."""
-
-    @abstractmethod
-    def _withdraw(self, entry: QueueEntry) -> bool:
-        """Take an entry away; False when it was gone."""
+    def _withdraw(self, node: str, lease: int) -> bool:
+        """Take an entry away, with the session or lease that it depends on; False when it was gone."""
 
     @abstractmethod
     def _remaining(self, entry: QueueEntry) -> float | None:
@@ -182,6 +201,14 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
     @abstractmethod
     def _lines(self, prefix: str) -> Iterable[tuple[str, Line]]:
         """Return the keys that begin with `prefix`, each with its queue."""
+
+    @abstractmethod
+    def _heartbeats_of(self, wanted: Callable[[str], bool]) -> dict[str, Heartbeat]:
+        """Return the records of this alias's clients that are wanted."""
+
+    @abstractmethod
+    def _statuses(self) -> tuple[Mapping[str, Status | None], bool]:
+        """Return what the servers say, by address, None for a silent one; and whether there is one only."""
 
     def _described(self, entries: Line) -> Sequence[QueueEntry | None]:
         """Return each entry with all its fields; None for one that has ended."""
@@ -206,7 +233,7 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
         key, owner, sent = contender.key, contender.owner, now()
         try:
             hold = self._holds.get(key, owner)
-            if hold is not None and self._extend(key, owner, contender.ttl):
+            if hold is not None and self.extend(key, owner, contender.ttl):
                 return Grant(hold.token, sent, is_new=False)
             return self._enqueue(contender, queue)
         except BackendUnavailable as outage:
@@ -228,7 +255,7 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
                 if (grant := self._grant(contender, mine, sent)) is not None:
                     return grant
             elif not queue:
-                self._withdraw(mine)
+                self._withdraw(mine.node, mine.lease)
                 return self._busy(line)
             elif self._watch(contender, blockers, line):
                 return self._busy(line)
@@ -275,14 +302,14 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
 
     # holding
 
-    def _extend(self, key: str, owner: str, ttl: float, *, exactly: bool = False) -> bool:
+    def extend(self, key: str, owner: str, ttl: float, *, exactly: bool = False) -> bool:
         return self._holds.extend(key, owner, ttl, partial(self._extended, owner), exactly=exactly)
 
-    def extend(self, key: str, owner: str, ttl: float) -> bool:
-        return self._extend(key, owner, ttl)
-
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
-        return self._extend(key, owner, ttl, exactly=True)
+        return self.extend(key, owner, ttl, exactly=True)
+
+    def _end(self, key: str, hold: LocalLease) -> bool:
+        return self._withdraw(hold.node, hold.session)
 
     def release(self, key: str, owner: str) -> bool:
         """See the base class; an entry of this owner that only waits, or came late, is taken away too."""
@@ -295,21 +322,23 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
                 return True
         # A late request, another process's work, or a hold that another process has adopted.
         mine = self._entry_of(self._line(key), owner)
-        return self._forestall(key, owner) if mine is None else self._withdraw(mine)
+        return self._forestall(key, owner) if mine is None else self._withdraw(mine.node, mine.lease)
 
     def force_release(self, key: str, expected: str) -> bool:
         for holder in self._described(holders_of(self._line(key))):
             if holder is not None and holder.owner == expected:
-                if (hold := self._holds.get(key, expected)) is not None:
+                hold = self._holds.get(key, expected)
+                is_released = self._withdraw(holder.node, holder.lease)
+                if hold is not None:
                     self._holds.discard(key, expected, hold)
-                return self._withdraw(holder)
+                return is_released
         return False
 
     def dequeue_owned(self, owned: Callable[[str], bool]) -> None:
         lines = [line for _, line in self._lines(self.settings.key_prefix)]
         for waiter in self._described([each for line in lines for each in line[len(holders_of(line)) :]]):
             if waiter is not None and owned(waiter.owner):
-                self._withdraw(waiter)
+                self._withdraw(waiter.node, waiter.lease)
 
     # who has it
 
@@ -353,6 +382,46 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
         held = [(key, entry, waiters) for (key, _, waiters), entry in described if entry is not None]
         return sorted(held, key=lambda hold: hold[1].token)
 
+    # processes and servers
+
+    def processes(self) -> dict[str, Heartbeat]:
+        return self._heartbeats_of(bool)
+
+    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
+        return self._heartbeats_of(frozenset(clients).__contains__)
+
+    def _clients(self, folders: Iterable[str], wanted: Callable[[str], bool]) -> dict[str, str]:
+        """Return the wanted clients of this alias by the names of their records."""
+        prefix, keys = self.settings.key_prefix, {folder: key_of(folder) for folder in folders}
+        clients = {name: key.removeprefix(prefix) for name, key in keys.items() if key.startswith(prefix)}
+        return {name: client for name, client in clients.items() if wanted(client)}
+
+    def check(self, *, live: bool = False) -> list[CheckMessage]:
+        """See the base class; BackendUnavailable where no server answers."""
+        return list(self._judged(*self._statuses())) if live else []
+
+    def _judged(self, statuses: Mapping[str, Status | None], is_alone: bool) -> Iterator[CheckMessage]:
+        where = f"LOCKING[{self.alias!r}]"
+        there = {address: status for address, status in statuses.items() if status is not None}
+        if not there:
+            raise BackendUnavailable(f"no {self.engine} server answers at {', '.join(statuses)}")
+        if silent := [address for address, status in statuses.items() if status is None]:
+            text = f"{len(silent)} {self.engine} servers of {where} don't answer: {', '.join(silent)}."
+            hint = "Start them: locks stop when more than half of the servers are gone."
+            yield Warning(text, hint=hint, id="locking.W103")
+        if lost := [address for address, status in there.items() if not status.has_leader]:
+            text = f"{self.engine} at {', '.join(lost)} ({where}) has no leader, and so no quorum."
+            yield Error(text, hint="Start the other servers.", id="locking.E103")
+        elif is_alone:
+            text = f"{self.engine} of {where} has a single server: if it fails, no other takes over."
+            yield Warning(text, hint="Run three or five servers.", id="locking.W102")
+        oldest = min(
+            (status.version for status in there.values() if status.version), key=_numbers, default=""
+        )
+        if oldest and _numbers(oldest) < _numbers(self.floor):
+            text = f"A {self.engine} server of {where} has version {oldest}, older than {self.floor}."
+            yield Error(text, hint="Upgrade the server: it lacks requests of the locks.", id="locking.E102")
+
     # kinds
 
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
@@ -363,6 +432,10 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
             made.alias, made._variants = f"{self.settings.alias}/{kind}", {}
             (made.kind, made.permits), made.exclusive = which, kind != "semaphore"
         return self._variants.get(which, self)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in version.split("-")[0].split(".")[:2] if number.isdigit())
 
 
 class Contender(WaitingSteps):

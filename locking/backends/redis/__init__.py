@@ -9,7 +9,7 @@ transport        carries both out on a thread
 async_transport  carries both out in an event loop
 topology         from the settings to the servers
 
-Loaded at their first use, or for those who list: `cluster`, `sentinel`, and Redisson's kinds of lock.
+Loaded at their first use: `cluster` and `sentinel`. `redisson_kinds` registers the other kinds where it is.
 """
 
 from locking.backends.redis.backend import RedisBackend

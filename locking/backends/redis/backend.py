@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 from django.core.checks import CheckMessage
@@ -17,8 +18,7 @@ from locking.backends.redis.diagnosis import (
     parse_info,
     permitted,
 )
-from locking.backends.redis.heartbeats import HeartbeatVerbs
-from locking.backends.redis.kinds import Ordinary, kind_named
+from locking.backends.redis.kinds import NAMED, Ordinary, kind_named
 from locking.backends.redis.listing import ListingVerbs
 from locking.backends.redis.scripts import extend_request
 from locking.backends.redis.topology import default_key_prefix, servers_of
@@ -26,15 +26,18 @@ from locking.backends.redis.verbs import RedisVariant
 from locking.backends.redis.waiter import QueueWaitSteps
 from locking.conf import AliasSettings
 
+with suppress(ImportError):  # a part that may be left out
+    from locking.backends.redis import redisson_kinds as redisson_kinds
+
 BATCH = 100
 """Leases per renewal script: Redis serves no other client while it runs."""
 
 
-class RedisBackend(ListingVerbs, HeartbeatVerbs, Kinds, ManyServers, Diagnosis):
+class RedisBackend(ListingVerbs, Kinds, ManyServers, Diagnosis):
     """`"BACKEND": "locking.backends.redis.RedisBackend"`, with `"CACHE"` or `"LOCATION"`."""
 
     supports_fairness = True
-    kinds = frozenset({"read", "write", "semaphore", "fair"})
+    kinds = frozenset(NAMED) - {Ordinary.name}
     steps_class = QueueWaitSteps
     kind: Ordinary
 

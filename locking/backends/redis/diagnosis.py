@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from django.core.checks import CheckMessage, Error, Warning
 
 from locking.backends.base import BaseLockBackend, Finding, finding_of
-from locking.backends.capabilities import backend_of
+from locking.backends.capabilities import Kinds, backend_of
 from locking.backends.redis.protocol import ReplicaAck
 from locking.backends.redis.scripts import command
 from locking.backends.redis.transport import RedisClient
@@ -233,7 +233,7 @@ def named(server: str, findings: list[Finding]) -> list[Finding]:
 # keys that begin like a lock's but are none: acquiring such a name is an error
 
 
-def find_other_keys(backend: BaseLockBackend, servers: Iterable[RedisClient]) -> list[Finding]:
+def find_other_keys(backend: Kinds, servers: Iterable[RedisClient]) -> list[Finding]:
     """Look for other keys under the alias's KEY_PREFIX; without one, every key of the server would be such.
 
     Raises:
@@ -243,7 +243,8 @@ def find_other_keys(backend: BaseLockBackend, servers: Iterable[RedisClient]) ->
     if not prefix:
         return []
     keys = list(islice((key for server in servers for key in _keys_under(server, prefix)), MOST_OTHERS))
-    others = [key for key in keys if _is_other(backend, key)]
+    kinds = [backend, *(backend_of(backend, kind) for kind in backend.kinds & {"semaphore"})]
+    others = [key for key in keys if all(_is_refused(kind, key) for kind in kinds)]
     if not others:
         return [Finding("other keys", "ok", f"none of {len(keys)} keys under {prefix!r} is of another use")]
     some = ", ".join(others[:SHOWN]) + (" …" if len(others) > SHOWN else "")
@@ -256,12 +257,8 @@ def _keys_under(server: RedisClient, prefix: str) -> Iterator[str]:
         yield from (key.decode(errors="replace") for key in keys)
 
 
-def _is_other(backend: BaseLockBackend, key: str) -> bool:
-    """Whether the key is neither a lock nor a semaphore, whose count is kept in another type."""
-    return all(_is_refused(kind, key) for kind in (backend, backend_of(backend, "semaphore")))
-
-
 def _is_refused(kind: BaseLockBackend, key: str) -> bool:
+    """Whether the key is of another type than this kind of lock; a semaphore's is its own."""
     try:
         kind.holder(key)
     except BackendError as error:

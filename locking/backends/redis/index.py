@@ -2,7 +2,8 @@
 
 A member is one hold, its score the fencing token that was minted for it: microseconds of the server's clock,
 so the oldest hold comes first and a renewal changes nothing. The list is advisory. A reader looks
-at each lock, and takes out what has ended by itself.
+at each lock, and takes out what has ended by itself. The member `~` is no hold: its score is the last token
+of all names.
 
     holdfast_held:<KEY_PREFIX>           on one server, or one master
     holdfast_held:{<tag>}:<KEY_PREFIX>   in a cluster, one for each slot that ever had a lock
@@ -12,12 +13,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import count
-from typing import Final
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-
-LAST_TOKEN: Final = b"~"
-"""The member that is no hold: its score is the last token of all names, the highest of the index."""
 
 
 class Index:

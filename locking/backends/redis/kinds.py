@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar, Final, NamedTuple
 
 from locking.backends.base import Holder
@@ -9,6 +10,7 @@ from locking.backends.redis.index import Index
 from locking.backends.redis.scripts import (
     FORCE_RELEASE,
     GET_HOLDER,
+    INDEX_EXTERNAL,
     LIST_LOCK,
     RAISE_TOKEN,
     SHORTEN,
@@ -51,6 +53,8 @@ class Kind:
     EXTEND: ClassVar[Script]
     RELEASE: ClassVar[Script]
     LIST: ClassVar[Script] = LIST_LOCK
+    FOREIGN: ClassVar[tuple[str, str]] = ("", "")
+    """Redis' type and the pattern, `%s` for the prefix, of keys by which locks of other clients are found."""
     HOLDER: ClassVar[Script] = Script("readers", "is_external", "holder_fields")
 
     def __init__(self, index: Index) -> None:
@@ -118,6 +122,10 @@ class Kind:
     def _listing_arguments(self, key: str, owner: str) -> tuple[bytes, ...]:
         return owner.encode(), braced_key(key.encode())
 
+    def adopt(self, found: bytes, prefix: bytes) -> Iterable[Request]:
+        """Return the requests that list what other clients hold by such a key, of locks with this prefix."""
+        return ()
+
     def holder(self, key: str) -> Request:
         """Return the request for the holder of the lock; see `read_holder`."""
         return self._call(self.HOLDER, self._keys(self.HOLDER_KEYS, key, ""), braced_key(key.encode()))
@@ -137,6 +145,7 @@ class Ordinary(Kind):
     name = "lock"
     LETTER = "L"
     HOLDER = GET_HOLDER
+    FOREIGN = "hash", "%s*"
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
         """See the base class; a place in the queue takes more, see `waiter.QueueWaitSteps`."""
@@ -154,6 +163,9 @@ class Ordinary(Kind):
     def force_release(self, key: str, owner: str) -> Request:
         """Return the call of release.lua for an operator, see wake_fair.lua."""
         return self._ask(FORCE_RELEASE, key, owner, self._channel(key), b"", fair_queue(key.encode()))
+
+    def adopt(self, found: bytes, prefix: bytes) -> Iterable[Request]:
+        return [INDEX_EXTERNAL.call([found, found, found, self.index.of(found)])]
 
     def raise_token(self, key: str, owner: str, token: int, *, keep: bool) -> Request:
         """Return the call of raise_token.lua."""
@@ -184,6 +196,11 @@ class Entry(NamedTuple):
     owner: bytes
     token: int
     member: bytes
+
+
+def is_hold(member: bytes) -> bool:
+    """Return whether a member of an index is a hold of a kind that is loaded; the last token isn't."""
+    return member[:1].decode() in LETTERS
 
 
 def read_entry(member: bytes, score: float) -> Entry:

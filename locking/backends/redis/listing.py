@@ -1,4 +1,4 @@
-"""Reading the index of what is held, and keeping it true: each entry is looked at before it is shown.
+"""What is held, and by whom: the index, of which each entry is looked at before it is shown, and heartbeats.
 
 A hold that ends by itself leaves its entry behind. Entries go when a reader meets them, when the name is
 locked again, and by a sweep like the one by which Redis itself expires keys: look at a few at random, and
@@ -8,16 +8,14 @@ go on while more than a quarter of them were stale. So about a quarter of an ind
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from locking.backends.base import Held
-from locking.backends.capabilities import Listing
-from locking.backends.redis.index import LAST_TOKEN
-from locking.backends.redis.kinds import LETTERS, NAMED, Entry, Kind, kind_named, read_entry
-from locking.backends.redis.redisson_kinds import ADOPT_PERMITS, semaphores_of
-from locking.backends.redis.scripts import INDEX_EXTERNAL, INDEX_SCAN, Request, command, derived
+from locking.backends.base import HEARTBEAT_TTL, Heartbeat, Held
+from locking.backends.capabilities import Counters, Heartbeats, Listing
+from locking.backends.redis.kinds import LETTERS, NAMED, Entry, Kind, is_hold, kind_named, read_entry
+from locking.backends.redis.scripts import INCR_COUNTERS, INDEX_SCAN, Request, command
 from locking.backends.redis.transport import RedisClient
 from locking.backends.redis.verbs import RedisVerbs, Servers, escaped
 from locking.conf import AliasSettings
@@ -49,8 +47,8 @@ FAR: Final = 1000
 """Keys among which a listing and a sweep look for locks of other clients."""
 
 
-class ListingVerbs(RedisVerbs, Listing):
-    """The index of one alias."""
+class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
+    """The index of one alias, and the records of its processes."""
 
     def __init__(self, settings: AliasSettings, kind: Kind, servers: Servers) -> None:
         super().__init__(settings, kind, servers)
@@ -86,7 +84,7 @@ class ListingVerbs(RedisVerbs, Listing):
     def count_held(self, *, prefix: str = "") -> int:
         """See the base class; what ended by itself and wasn't met since is counted too."""
         if self._is_everything(prefix):
-            return sum(max(0, size - 1) for size in self._ask("ZCARD", *self._index.all()))  # LAST_TOKEN
+            return sum(max(0, size - 1) for size in self._ask("ZCARD", *self._index.all()))  # without `~`
         return sum(1 for _ in self._matching(prefix.encode()))
 
     # reading the index
@@ -160,40 +158,89 @@ class ListingVerbs(RedisVerbs, Listing):
     def _sweep_one(self, index: bytes) -> None:
         for _ in range(SWEEPS):
             (sample,) = self._ask("ZRANDMEMBER", index, arguments=(SAMPLE,))
-            looked_at = self._look_at(read_entry(member, 0) for member in sample if member != LAST_TOKEN)
+            looked_at = self._look_at(read_entry(member, 0) for member in sample if is_hold(member))
             if looked_at.count(None) <= MAX_STALE:
                 break
         self._ask("EXPIRE", index, arguments=(FORGOTTEN,))
 
     def _adopt(self, count: int) -> None:
         """Look on through the next `count` keys of each server for what Redisson's clients hold."""
+        prefix = self._key_prefix.encode()
         for place, server in enumerate(self._client.servers()):
-            found = self._look_on(place, server, count, "hash", escaped(self._key_prefix) + "*")
-            self._client.call_many(
-                [INDEX_EXTERNAL.call([key, key, key, self._index.of(key)]) for key in found]
-            )
-            ends = self._look_on(place, server, count, "zset", "*:timeout")
-            self._client.call_many([request for key in ends for request in self._permits_of(key)])
+            for kind in [kind_named(name, self._index) for name in NAMED if NAMED[name].FOREIGN[0]]:
+                found = self._look_on(place, server, count, *kind.FOREIGN)
+                requests = [request for key in found for request in kind.adopt(key, prefix)]
+                self._client.call_many(requests)
 
     def _look_on(self, place: int, server: RedisClient, count: int, sort: str, pattern: str) -> list[bytes]:
         """Return those of a server's next `count` keys that are of this sort and match."""
         cursor = self._cursors.get((place, sort), b"0")
+        pattern = pattern.replace("%s", escaped(self._key_prefix))
         cursor, keys = server.command("SCAN", cursor, "MATCH", pattern, "COUNT", count, "TYPE", sort)
         self._cursors[place, sort] = cursor
         return list(keys)
 
-    def _permits_of(self, ends: bytes) -> Iterator[Request]:
-        for key in semaphores_of(ends):
-            if key.startswith(self._key_prefix.encode()):
-                token = derived(b"redisson_lock_token", key)
-                yield ADOPT_PERMITS.call([key, token, ends, self._index.of(key)])
+    # processes:
+    # holdfast_presence:<KEY_PREFIX><client id>   JSON; its ttl tells how long ago the last sign of life was
+    # holdfast_presence:<KEY_PREFIX>              a sorted set of the clients that have, or had, such a record
+    # holdfast_figures:<KEY_PREFIX><minute>       a hash of sums
+
+    def _record(self, what: str, name: str | int = "") -> bytes:
+        return f"holdfast_{what}:{self.settings.key_prefix}{name}".encode()
+
+    def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
+        listed, requests = self._record("presence"), list[Request]()
+        for client, text in records.items():
+            key = self._record("presence", client)
+            if text is None:
+                requests.append(command("EXPIRE", key, HEARTBEAT_TTL))
+            else:
+                requests.append(command("SET", key, text, "EX", HEARTBEAT_TTL))
+                requests.append(command("ZADD", listed, 0, client))
+        for client in forget:
+            requests += [command("DEL", self._record("presence", client)), command("ZREM", listed, client)]
+        self._client.call_many(requests)
+
+    def processes(self) -> dict[str, Heartbeat]:
+        """See the base class; takes those that have ended by themselves off the list."""
+        listed = self._record("presence")
+        clients = [member.decode() for member in self._client.command("ZRANGE", listed, 0, -1)]
+        found = self.heartbeats(clients)
+        self._client.call_many([command("ZREM", listed, each) for each in clients if each not in found])
+        return found
+
+    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
+        keys = [self._record("presence", client) for client in clients]
+        replies = self._client.call_many([command(verb, key) for verb in ("GET", "PTTL") for key in keys])
+        answers = zip(clients, replies[: len(keys)], replies[len(keys) :], strict=True)
+        return {
+            client: Heartbeat(text.decode(), HEARTBEAT_TTL - left / 1000)
+            for client, text, left in answers
+            if text is not None
+        }
+
+    def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
+        pairs = [part for name, more in figures.items() for part in (name.encode(), more)]
+        self._client.call(INCR_COUNTERS.call([self._record("figures", minute)], *pairs))
+
+    def figures_by_minute(self, minutes: Sequence[int]) -> list[dict[str, int]]:
+        keys = [self._record("figures", minute) for minute in minutes]
+        replies = self._client.call_many([command("HGETALL", key) for key in keys])
+        return [{name.decode(): int(value) for name, value in _pairs(reply)} for reply in replies]
+
+
+def _pairs(reply: Any) -> list[tuple[bytes, bytes]]:
+    """Return a hash as pairs: a dict in RESP3, a flat list in RESP2."""
+    if isinstance(reply, dict):
+        return list(reply.items())
+    return list(zip(reply[::2], reply[1::2], strict=True))
 
 
 def _entries(pairs: list[Any]) -> list[Entry]:
     """Read an answer with scores: pairs in RESP3, a flat list in RESP2."""
     if not (pairs and isinstance(pairs[0], list)):
-        pairs = list(zip(pairs[::2], pairs[1::2], strict=True))
-    return [read_entry(member, float(score)) for member, score in pairs if member != LAST_TOKEN]
+        pairs = _pairs(pairs)
+    return [read_entry(member, float(score)) for member, score in pairs if is_hold(member)]
 
 
 def _as_held(entry: Entry, reply: Any) -> Held | None:

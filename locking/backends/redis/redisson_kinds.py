@@ -7,17 +7,16 @@ queue), as the Java side does it.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Final
 
 from locking.backends.redis.index import Index
 from locking.backends.redis.kinds import Kind
-from locking.backends.redis.scripts import Request, Script, milliseconds
+from locking.backends.redis.scripts import Request, Script, derived, milliseconds
 
 FAIR_PATIENCE: Final = 300_000
 """Milliseconds that a waiter of a fair lock may be silent: Redisson's default, which all clients must share.
 """
-
-ADOPT_PERMITS: Final = Script("is_external", "permits", "adopt_permits")
 
 
 class Read(Kind):
@@ -60,6 +59,8 @@ class Semaphore(Kind):
     RELEASE = Script("announce", "permits", "release_permit")
     LIST = Script("permits", "list_permit")
     HOLDER = Script("permits", "holder_permit")
+    FOREIGN = "zset", "*:timeout"
+    ADOPT = Script("is_external", "permits", "adopt_permits")
 
     def __init__(self, index: Index, permits: int = 1) -> None:
         super().__init__(index)
@@ -68,6 +69,13 @@ class Semaphore(Kind):
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
         given = milliseconds(ttl), int(keep), self._permits, self._channel(key)
         return self._ask(self.ACQUIRE, key, owner, *given)
+
+    def adopt(self, found: bytes, prefix: bytes) -> Iterator[Request]:
+        """See the base class: `{a}:timeout` is `a`'s and `{a}`'s."""
+        name = found.removesuffix(b":timeout")
+        braced = name.startswith(b"{") and name.endswith(b"}")
+        for key in [each for each in ((name, name[1:-1]) if braced else (name,)) if each.startswith(prefix)]:
+            yield self.ADOPT.call([key, derived(b"redisson_lock_token", key), found, self.index.of(key)])
 
 
 class Fair(Kind):
@@ -100,28 +108,6 @@ class Fair(Kind):
 
     def _listing_arguments(self, key: str, owner: str) -> tuple[bytes, ...]:
         return ()
-
-
-def key_of_queue(queue: bytes) -> str:
-    """Return the key of a fair lock's queue; of `{a}` and `a`, which share theirs, the latter.
-
-    Example:
-        >>> key_of_queue(b"redisson_lock_queue:{a}")
-        'a'
-    """
-    name = queue.decode().removeprefix("redisson_lock_queue:")
-    return name[1:-1] if name.startswith("{") and name.endswith("}") else name
-
-
-def semaphores_of(ends: bytes) -> list[bytes]:
-    """Return the semaphores whose permits' ends may lie in this key: `{a}:timeout` is `a`'s and `{a}`'s.
-
-    Example:
-        >>> semaphores_of(b"{a}:timeout")
-        [b'{a}', b'a']
-    """
-    name = ends.removesuffix(b":timeout")
-    return [name, name[1:-1]] if name.startswith(b"{") and name.endswith(b"}") else [name]
 
 
 def _epoch_ms() -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from locking.backends.base import AsyncWaiter, Holder, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease
 from locking.backends.redis.async_transport import EventLoops, TaskWaiter, arun
 from locking.backends.redis.kinds import Kind, read_holder
-from locking.backends.redis.redisson_kinds import key_of_queue
 from locking.backends.redis.scripts import Request
 from locking.backends.redis.transport import RedisClient, ThreadWaiter, run
 from locking.backends.redis.waiter import WaitSteps
@@ -105,23 +104,6 @@ class RedisVariant(RedisVerbs):
         self.alias = f"{settings.alias}/{kind.name}"
         self.exclusive = kind.name != "semaphore"
         self.supports_fairness = kind.name == "fair"
-
-    def dequeue_owned(self, owned: Callable[[str], bool]) -> None:
-        """See the base class: only Redisson's fair lock keeps a waiter in its queue that is silent."""
-        if self.kind.name != "fair":
-            return
-        for server in self._client.servers():
-            for queue in _fair_queues(server, self.settings.key_prefix):
-                waiters = [owner.decode() for owner in server.command("LRANGE", queue, 0, -1)]
-                for owner in waiters:
-                    if owned(owner):
-                        self._client.call(self.kind.release(key_of_queue(queue), owner))
-
-
-def _fair_queues(server: RedisClient, key_prefix: str) -> Iterator[bytes]:
-    """Yield the queues of one server's fair locks: no list of them is kept, so it looks at every key."""
-    for found in scan(server, f"redisson_lock_queue:*{escaped(key_prefix)}*", "TYPE", "list"):
-        yield from (queue for queue in found if key_of_queue(queue).startswith(key_prefix))
 
 
 def scan(server: RedisClient, pattern: str, *options: str) -> Iterator[list[bytes]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,9 +21,9 @@ from locking.backends.queue.backend import (
     Line,
     QueueBackend,
     QueueEntry,
+    Status,
     key_of,
 )
-from locking.backends.zookeeper.diagnosis import examine
 from locking.backends.zookeeper.nodes import encode, guid, node_name, parse, read_data, write_data
 from locking.backends.zookeeper.options import read_location, read_options
 from locking.backends.zookeeper.session import Request, Session, is_answer, request
@@ -38,12 +39,15 @@ class ZooKeeperBackend(SessionBound, QueueBackend):
     `ca`, `certfile` and `keyfile` for TLS.
     """
 
+    engine = "ZooKeeper"
+    floor = "3.5"
+
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
         hosts, self._root = read_location(settings)
         self._session = Session(settings.alias, hosts, *read_options(settings))
         self.alone = self._session.alone
-        self._holds = LeaseExpirer(self._end, self._session.beat, self._session.pause)
+        self._holds = LeaseExpirer(self._end, self._session.beat, self._session.pause, self._rest)
         self._published: dict[str, tuple[int, str]] = {}
 
     # the queue
@@ -52,6 +56,7 @@ class ZooKeeperBackend(SessionBound, QueueBackend):
         return f"{self._root}/{encode(key)}{SUFFIXES[self.kind]}"
 
     def _enqueue(self, contender: Contender, queue: bool) -> Outcome:
+        self._session.is_closing = False
         return self._session.patiently(partial(super()._enqueue, contender, queue))
 
     def _line(self, key: str) -> Line:
@@ -109,12 +114,9 @@ class ZooKeeperBackend(SessionBound, QueueBackend):
         (answer,) = self._session.ask_patiently(request("set", hold.node, write_data(owner, ttl)))
         return is_answer(answer)
 
-    def _end(self, key: str, hold: LocalLease) -> bool:
+    def _withdraw(self, node: str, lease: int) -> bool:
         """See `QueueBackend`; what went with its session isn't asked for, and fails without a connection."""
-        return self._session.may_live(hold.session) and self._delete(hold.node)
-
-    def _withdraw(self, entry: QueueEntry) -> bool:
-        return self._delete(entry.node)
+        return (not lease or self._session.may_live(lease)) and self._delete(node)
 
     def _delete(self, node: str) -> bool:
         """Delete a node, and its folder if it is empty; False when it wasn't there."""
@@ -185,30 +187,45 @@ class ZooKeeperBackend(SessionBound, QueueBackend):
             if self._published.pop(client, (0, ""))[0] == self._session.number != 0:
                 self._session.ask(request("delete", self._heartbeat_node(client)))
 
-    def processes(self) -> dict[str, Heartbeat]:
-        (names,) = self._session.ask_patiently(request("get_children", f"{self._root}/{HEARTBEATS}"))
-        found, prefix = map(key_of, names if is_answer(names) else ()), self.settings.key_prefix
-        return self.heartbeats([name.removeprefix(prefix) for name in found if name.startswith(prefix)])
-
-    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        nodes = map(self._heartbeat_node, clients)
-        answers = self._session.ask_patiently(*(request("get", node) for node in nodes))
-        found = zip(clients, answers, strict=True)
+    def _heartbeats_of(self, wanted: Callable[[str], bool]) -> dict[str, Heartbeat]:
+        folder = f"{self._root}/{HEARTBEATS}"
+        (names,) = self._session.ask_patiently(request("get_children", folder))
+        clients = self._clients(names if is_answer(names) else (), wanted)
+        answers = self._session.ask_patiently(*(request("get", f"{folder}/{name}") for name in clients))
+        found = zip(clients.values(), answers, strict=True)
         return {client: Heartbeat(each[0].decode(), None) for client, each in found if is_answer(each)}
 
     # housekeeping
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
-        if not live:
-            return []
-        if self.settings.options.get("use_ssl"):  # a port with TLS doesn't know the four-letter words
+        """See the base class; a port with TLS knows no four-letter words: it is only asked for something."""
+        if not self.settings.options.get("use_ssl"):
+            return super().check(live=live)
+        if live:
             self._line("is-anyone-there")
-            return []
-        return examine(self._session.hosts, self.alias, self._session.timeout)
+        return []
+
+    def _statuses(self) -> tuple[Mapping[str, Status | None], bool]:
+        answers = {
+            host: four_letters(host, b"srvr", self._session.timeout)
+            for host in self._session.hosts.split(",")
+        }
+        statuses = {
+            host: Status(_field(answer, "Zookeeper version"), "not currently serving" not in answer)
+            if answer
+            else None
+            for host, answer in answers.items()
+        }
+        return statuses, any(_field(answer, "Mode") == "standalone" for answer in answers.values())
 
     def close(self) -> None:
-        """End the session, unless it holds locks, which would end with it."""
-        if self.kind == "lock" and not len(self._holds):  # a variant's is the main backend's
+        """End the session, at once or with its last hold: what it holds would end with it."""
+        if self.kind == "lock":  # a variant's is the main backend's
+            self._session.is_closing = True
+            self._rest()
+
+    def _rest(self) -> None:
+        if self._session.is_closing and not len(self._holds):
             self._session.stop()
 
 
@@ -217,3 +234,19 @@ def _with_data(entry: QueueEntry, content: bytes, figures: Any) -> QueueEntry:
     owner, ttl = read_data(entry.node, content)
     since, renewed = figures.ctime / 1000, figures.mtime / 1000
     return replace(entry, owner=owner, ttl=ttl, token=figures.czxid, since=since, renewed=renewed)
+
+
+def four_letters(host: str, word: bytes, timeout: float) -> str:
+    """Return a server's answer to one of its four-letter words; empty: there is none."""
+    name, _, port = host.rpartition(":")
+    try:
+        with socket.create_connection((name.strip("[]"), int(port)), timeout=timeout) as connection:
+            connection.sendall(word)
+            return b"".join(iter(lambda: connection.recv(4096), b"")).decode(errors="replace")
+    except (OSError, ValueError):
+        return ""
+
+
+def _field(answer: str, name: str) -> str:
+    lines = (line.partition(":") for line in answer.splitlines())
+    return next((value.strip() for key, _, value in lines if key == name), "")

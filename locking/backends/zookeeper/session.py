@@ -47,9 +47,6 @@ DROPPED: Final = (
     errors.OperationTimeoutError,
 )  # fmt: skip
 
-LOOK_AGAIN: Final = 0.5
-"""Seconds after which who waits for a connection looks whether kazoo has given up, and starts again."""
-
 
 class Dropped(BackendUnavailable):
     """The connection was lost under way: the request may have been carried out or not. Worth a new try."""
@@ -99,7 +96,12 @@ class Session:
             have limits, and what they agree to counts.
         timeout: seconds that a request may take.
         options: further arguments of KazooClient, such as `use_ssl`, `ca`, `auth_data`, `default_acl`.
+
+    Attributes:
+        is_closing: the backend was closed and not used since: the session ends with its last hold.
     """
+
+    is_closing = False
 
     def __init__(
         self, alias: str, hosts: str, session_timeout: float, timeout: float, options: dict[str, Any]
@@ -127,11 +129,10 @@ class Session:
 
     def client(self) -> Client:
         """Return a connected client, or raise BackendUnavailable after `timeout` seconds."""
-        until = now() + self.timeout
-        while not (client := self._current())._live.wait(min(LOOK_AGAIN, max(0.0, until - now()))):
-            if now() >= until:
-                hint = ", by TLS: kazoo's log tells whether a certificate was refused" * client.use_ssl
-                raise BackendUnavailable(f"{self._which} isn't there within {self.timeout:g} s{hint}")
+        client = self._current()
+        if not client._live.wait(self.timeout):
+            hint = ", by TLS: kazoo's log tells whether a certificate was refused" * client.use_ssl
+            raise BackendUnavailable(f"{self._which} isn't there within {self.timeout:g} s{hint}")
         return client
 
     def _current(self) -> Client:

@@ -17,8 +17,6 @@ from locking import BackendUnavailable, get_lock
 from locking.core import at_exit
 from locking.core.handler import locks
 from locking.core.lease import DROPPED
-from locking.liveness import release
-from locking.liveness.files import registration
 from locking.testing import held_locks
 from locking.testing.contract.base import begin
 from tests.support.warm import WarmProcess
@@ -101,16 +99,13 @@ def test_what_a_daemon_thread_holds_stays(name: str) -> None:
 
 
 @pytest.fixture
-def no_file(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """This process goes on: its file must stay. Leases that other tests have dropped are no matter here."""
+def none_dropped() -> None:
+    """Leases that other tests have dropped are no matter here."""
     DROPPED.clear()
-    left: list[bool] = []
-    monkeypatch.setattr(registration, "leave", lambda *, stays: left.append(stays))
-    return left
 
 
 def test_a_backend_that_is_down_is_asked_once(
-    memory_locks: None, no_file: list[bool], monkeypatch: pytest.MonkeyPatch
+    memory_locks: None, none_dropped: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of a process waits for one time-out, not for one per lock; the log names the others."""
     asked: list[str] = []
@@ -123,14 +118,14 @@ def test_a_backend_that_is_down_is_asked_once(
     with monkeypatch.context() as patch:
         patch.setattr(locks["default"], "release", silent)
         at_exit.release_what_is_left()
-        release.leave()
     assert len(asked) == 1
-    assert no_file == [True]
     for lease in leases:
         locks["default"].release(lease.key, lease.owner)
 
 
-def test_a_renewed_lease_that_was_dropped_is_released_at_the_end(memory_locks: None, no_file: Any) -> None:
+def test_a_renewed_lease_that_was_dropped_is_released_at_the_end(
+    memory_locks: None, none_dropped: None
+) -> None:
     """Until then it stays locked, as does one with a ttl or a min_hold of its own, which says how long."""
     for name, options in {"renewed": {}, "bounded": {"ttl": 60}, "paced": {"min_hold": 60}}.items():
         get_lock(name, **options).acquire()  # type: ignore[arg-type]
@@ -141,7 +136,7 @@ def test_a_renewed_lease_that_was_dropped_is_released_at_the_end(memory_locks: N
 
 
 def test_dropped_leases_of_a_backend_that_is_down_are_asked_for_once(
-    memory_locks: None, no_file: Any, monkeypatch: pytest.MonkeyPatch
+    memory_locks: None, none_dropped: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of a process waits for one time-out, not for one per lease."""
     release = mock.Mock(side_effect=BackendUnavailable("no answer"))
@@ -153,7 +148,7 @@ def test_dropped_leases_of_a_backend_that_is_down_are_asked_for_once(
     assert release.call_count == 1
 
 
-def test_a_thread_that_has_ended_holds_nothing_afterwards(memory_locks: None, no_file: Any) -> None:
+def test_a_thread_that_has_ended_holds_nothing_afterwards(memory_locks: None, none_dropped: None) -> None:
     """Its lease was left in some other object, and renewed for it."""
     kept: list[Any] = []
     thread = threading.Thread(target=lambda: kept.append(get_lock("a").acquire()))
@@ -164,7 +159,7 @@ def test_a_thread_that_has_ended_holds_nothing_afterwards(memory_locks: None, no
     assert held_locks() == []
 
 
-def test_a_task_whose_loop_has_closed_is_finished(memory_locks: None, no_file: Any) -> None:
+def test_a_task_whose_loop_has_closed_is_finished(memory_locks: None, none_dropped: None) -> None:
     """A task that runs is not."""
     kept: list[Any] = []
 

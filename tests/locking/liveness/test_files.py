@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import logging
 import os
 import stat
@@ -12,13 +10,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from locking import get_lock
 from locking.liveness import files
-from locking.liveness.files import Record, Registration, registration, seize
+from locking.liveness.files import Record, peers, registration
 from locking.testing.contract.processes import child
 from locking.utils.ownership import (
     PROCESS,
@@ -27,45 +26,40 @@ from locking.utils.ownership import (
     new_owner,
     process_of,
 )
-from tests.locking.support.liveness_fixtures import own_path, read
+from tests.locking.support.liveness_fixtures import NO_PID, dead_in, own_path, put
 
 pytestmark = pytest.mark.usefixtures("runtime_dir", "memory_locks")
 
 
 def own_record() -> Record:
-    """Return what this process's file says."""
-    return read(own_path())
+    """Return what this process's file says to others."""
+    with mock.patch.object(PROCESS, "client_id", "another"):
+        return peers(own_path().parent)[own_path()]
 
 
 def test_a_process_that_uses_a_lock_has_a_file_of_its_own(runtime_dir):
     """The first lock registers the process, in a directory that is its user's alone."""
-    assert registration.path is None
+    assert not registration.aliases
     get_lock("a").acquire().release()
     record = own_record()
-    assert own_path().parent == runtime_dir
-    assert (record.client, record.pid, record.aliases) == (PROCESS.client_id, os.getpid(), ["default"])
+    assert registration.folder == own_path().parent == runtime_dir
+    assert (record.client, record.pid, record.alias) == (PROCESS.client_id, os.getpid(), "default")
     assert record.is_running()
     assert stat.S_IMODE(runtime_dir.stat().st_mode) == 0o700
 
 
 def test_further_locks_write_nothing(monkeypatch):
-    """Only the first use of a backend touches the file."""
+    """Only the first use of a backend makes a file."""
     get_lock("a").acquire().release()
     written = []
-    monkeypatch.setattr(Registration, "_write", lambda *text: written.append(text))
+    monkeypatch.setattr(registration, "refresh", lambda: written.append(1))
     for _ in range(3):
         get_lock("a").acquire().release()
     assert written == []
 
 
-def test_the_living_are_not_seized():
+def test_a_killed_process_is_dead(runtime_dir):
     """While a process lives no other cleans up behind it."""
-    get_lock("a").acquire().release()
-    assert seize(own_path()) is None
-
-
-def test_a_killed_process_is_seized_once(runtime_dir):
-    """One of several that notice deletes the file, and cleans up."""
 
     def work(pipe):
         registration.enter("default")
@@ -74,15 +68,20 @@ def test_a_killed_process_is_seized_once(runtime_dir):
 
     with child(work) as other:
         path = Path(other.report())
-        assert seize(path) is None
+        assert dead_in(runtime_dir) == {}
         other.kill()
-        dead = seize(path)
-        assert dead is not None
-        assert dead.pid == other.process.pid
-        assert seize(path) is None
+        assert [(file, dead.pid) for file, dead in dead_in(runtime_dir).items()] == [
+            (path, other.process.pid)
+        ]
 
 
-def test_a_forked_child_does_not_keep_its_parent_alive():
+def test_the_own_file_is_no_peers(runtime_dir):
+    """A process never judges itself."""
+    put(runtime_dir, PROCESS.client_id)
+    assert peers(runtime_dir) == {}
+
+
+def test_a_forked_child_does_not_keep_its_parent_alive(runtime_dir):
     """A child that outlives its parent has no file until it locks itself."""
 
     def parent(pipe):
@@ -90,7 +89,7 @@ def test_a_forked_child_does_not_keep_its_parent_alive():
         path = own_path()
         pid = os.fork()
         if not pid:
-            pipe.send((str(path), os.getpid(), registration.path))
+            pipe.send((str(path), os.getpid(), registration.folder))
             time.sleep(60)
         os.waitpid(pid, 0)
 
@@ -98,9 +97,9 @@ def test_a_forked_child_does_not_keep_its_parent_alive():
         path, grandchild, inherited = other.report()
         try:
             assert inherited is None
-            assert seize(Path(path)) is None
+            assert dead_in(runtime_dir) == {}
             other.kill()
-            assert seize(Path(path)) is not None
+            assert list(dead_in(runtime_dir)) == [Path(path)]
         finally:
             os.kill(grandchild, 9)
 
@@ -110,8 +109,7 @@ def test_a_pid_that_another_has_by_now_is_no_sign_of_life():
     get_lock("a").acquire().release()
     mine = own_record()
     assert mine.is_running()
-    mine.start = "1"
-    assert not mine.is_running()
+    assert not mine._replace(start="1").is_running()
 
 
 @pytest.mark.parametrize(("answer", "running"), [(PermissionError, True), (ProcessLookupError, False)])
@@ -123,13 +121,13 @@ def test_a_process_that_proc_hides_is_not_taken_for_dead(monkeypatch, answer, ru
 
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: Path("/proc/nowhere").stat())
     monkeypatch.setattr(os, "kill", kill)
-    assert Record("c", "h", 1 << 22, "1", "n", [], 0.0).is_running() is running
+    assert Record("c", NO_PID, "1", "default", 0.0).is_running() is running
 
 
 def test_a_zombie_is_dead():
     """Its parent hasn't asked how it ended, and may never: it does nothing any more."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    record = Record("c", "h", child.pid, files.start_of(child.pid), "n", [], 0.0)
+    record = Record("c", child.pid, str(files.start_of(child.pid)), "default", 0.0)
     assert record.is_running()
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -138,70 +136,39 @@ def test_a_zombie_is_dead():
     assert not record.is_running()
 
 
-def put(runtime_dir, **changes):
-    """Write the file of a process that is dead, and return its path."""
-    fields = {"client": "c", "place": files.place(), "pid": 1 << 22, "start": "1", "name": "n"}
-    fields |= {"aliases": [], "kept": 0.0}
-    path = runtime_dir / "c"
-    path.write_text(json.dumps(fields | changes))
-    return path
-
-
 def test_a_file_that_goes_while_others_are_looked_at_hides_none_of_them(runtime_dir, monkeypatch):
-    """Another process may delete a left-over file between its listing and the look at its age."""
-    gone, near = runtime_dir / "gone", runtime_dir / files.file_name("c")
-    for path in (gone, near):
-        path.write_text("{}")
-    listed = sorted(os.scandir(runtime_dir), key=lambda file: file.name != "gone")
+    """Another process may delete a file between its listing and the look at its time."""
+    gone, there = put(runtime_dir, "b"), put(runtime_dir, "c")
+    listed = sorted(os.scandir(runtime_dir), key=lambda file: file.name != gone.name)
     gone.unlink()
     monkeypatch.setattr(os, "scandir", lambda folder: listed)
-    assert list(files.peers(runtime_dir)) == [near]
+    assert list(dead_in(runtime_dir)) == [there]
 
 
-def test_a_dead_process_of_this_host_is_seized(runtime_dir):
-    """The counter-example to those that follow."""
-    assert seize(put(runtime_dir)) is not None
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"place": "another-boot/1"}, {"place": files.place() + "9"}],
-    ids=["host", "locks"],
-)
-def test_no_process_is_judged_elsewhere(runtime_dir, changes):
+def test_no_process_is_judged_elsewhere(runtime_dir, settings):
     """A file of another machine or PID namespace, or of other locks, says nothing about its process here."""
-    assert seize(put(runtime_dir, **changes)) is None
+    put(runtime_dir, "c", mark="0123456789abcdef")
+    assert peers(runtime_dir) == {}
+    put(runtime_dir, "c")
+    assert len(peers(runtime_dir)) == 1, "the counter-example"
+    settings.LOCKING = {"default": {**settings.LOCKING["default"], "TTL": 7}}
+    assert peers(runtime_dir) == {}
 
 
-@pytest.mark.parametrize(
-    "text", ["", '{"client": "c"', '{"client": "c"}'], ids=["empty", "cut off", "partly"]
-)
-def test_what_cannot_be_read_is_not_gone_by(runtime_dir, text):
-    """A process that was killed while it wrote its file leaves its locks to their leases."""
-    path = runtime_dir / "c"
-    path.write_text(text)
-    assert seize(path) is None
+@pytest.mark.parametrize("name", ["{mark}.", "{mark}.x.1.c.default", "{mark}.1.1", "c"])
+def test_what_is_no_processs_file_is_passed_over(runtime_dir, name):
+    """A name that can't be understood judges no process, and keeps none from being judged."""
+    (runtime_dir / name.format(mark=files.mark())).touch()
+    there = put(runtime_dir, "c")
+    assert list(dead_in(runtime_dir)) == [there]
 
 
-def test_files_from_before_a_reboot_do_not_pile_up(runtime_dir):
-    """One that can't be judged and is untouched for a day is deleted."""
-    path = put(runtime_dir, place="an-earlier-boot/1")
-    assert seize(path) is None
-    assert path.exists()
-    os.utime(path, (0, 0))
-    assert seize(path) is None
-    assert not path.exists()
-
-
-def test_another_users_file_is_left_alone(runtime_dir, monkeypatch):
-    """What may not be opened isn't judged, and nothing fails."""
-    path = put(runtime_dir)
-
-    def refused(*_, **__):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "read_bytes", refused)
-    assert seize(path) is None
+def test_an_alias_of_any_spelling_is_read_again(runtime_dir):
+    """Slashes and dots are no end of a name."""
+    registration.enter("a/b.c é")
+    (path,) = registration._files
+    with mock.patch.object(PROCESS, "client_id", "another"):
+        assert peers(runtime_dir)[path].alias == "a/b.c é"
 
 
 # --- where there is no directory ----------------------------------------------------------------------
@@ -270,11 +237,10 @@ def test_a_file_that_was_deleted_is_made_again():
     registration.enter("default")
     own_path().unlink()
     registration.refresh()
-    assert own_record().aliases == ["default"]
-    assert seize(own_path()) is None
+    assert own_record().alias == "default"
 
 
-def test_a_full_disk_leaves_no_file_that_is_out_of_date(monkeypatch):
+def test_a_file_system_that_takes_nothing_has_no_file_that_is_out_of_date(monkeypatch):
     """What can't be written down any more withdraws the file: what it said before may be untrue."""
     registration.enter("default")
     path = own_path()
@@ -282,7 +248,7 @@ def test_a_full_disk_leaves_no_file_that_is_out_of_date(monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.rename", full)
+    monkeypatch.setattr("os.utime", full)
     registration.keep(new_guarded_owner(), time.time() + 60)
     assert not path.exists()
     assert registration.problem is not None
@@ -293,7 +259,7 @@ def test_it_can_be_turned_off(settings):
     """LOCKING_RUNTIME_DIR=None: no file, no word."""
     settings.LOCKING_RUNTIME_DIR = None
     registration.enter("default")
-    assert (registration.path, registration.problem) == (None, None)
+    assert (registration.folder, registration.problem) == (None, None)
 
 
 @pytest.mark.parametrize("value", ["relative/path", 7])
@@ -310,36 +276,22 @@ def test_a_setting_that_is_no_path_is_refused(settings, value):
 def test_a_kept_lease_keeps_all_of_its_process(monkeypatch):
     """Until it ends; a lock that isn't guarded is left alone anyway, and changes nothing."""
     get_lock("plain", ttl=60).acquire().leave_to_expire()
-    assert own_record().kept == 0
+    assert own_record().kept <= time.time()
     lease = get_lock("a", ttl=60, guarded=True).acquire()
     assert own_record().leaves(lease.owner)
     lease.leave_to_expire()
     record = own_record()
     assert not record.leaves(lease.owner)
     assert record.kept >= time.time() + 50
-    record.kept = time.time() - 1
-    assert record.leaves(lease.owner)
+    assert record._replace(kept=time.time() - 1).leaves(lease.owner)
+    registration.refresh()
+    assert not own_record().leaves(lease.owner), "nor once a minute"
 
 
-def test_many_kept_leases_are_one_file(monkeypatch):
-    """One that is kept a moment longer than the last needs no other file."""
+def test_an_end_in_order_deletes_the_file():
+    """What a daemon thread holds then ends with its lease."""
     registration.enter("default")
-    moment, written = time.time() + 60, []
-    registration.keep(new_guarded_owner(), moment)
-    monkeypatch.setattr(Registration, "_write", lambda *_: written.append(1))
-    for number in range(50):
-        registration.keep(new_guarded_owner(), moment + number)
-    assert written == []
-    registration.keep(new_guarded_owner(), moment + 2 * files.KEPT_LONGER)
-    assert written == [1]
-
-
-def test_an_end_in_order_deletes_the_file_unless_something_is_left():
-    """Others may release what is left, as if the process had been killed."""
-    registration.enter("default")
-    path, owner = own_path(), new_guarded_owner()
-    registration.leave(stays=True)
-    assert read(path).leaves(owner)
+    path = own_path()
     registration.leave()
     assert not path.exists()
 
@@ -349,17 +301,6 @@ def test_owners_tell_what_becomes_of_them():
     plain, guarded = new_owner(), new_guarded_owner()
     assert {process_of(owner) for owner in (plain, guarded)} == {PROCESS.client_id}
     assert [is_guarded(owner) for owner in (plain, guarded)] == [False, True]
-
-
-def test_a_file_on_a_system_that_takes_nothing_is_not_gone_by(runtime_dir, monkeypatch):
-    """Its process could neither bring it up to date nor delete it."""
-    path = put(runtime_dir)
-
-    def read_only(*_, **__):
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(Path, "unlink", read_only)
-    assert seize(path) is None
 
 
 def test_deployments_with_other_cache_prefixes_are_apart(settings):
@@ -372,13 +313,10 @@ def test_deployments_with_other_cache_prefixes_are_apart(settings):
     assert len(seen) == 3
 
 
-def test_a_registration_is_not_made_twice():
-    """Another backend replaces the file, and leaves nothing beside it."""
-    one = Registration()
-    one.enter("default")
-    one.enter("other")
-    assert one.path is not None
-    assert [path.name for path in one.path.parent.iterdir()] == [files.file_name(PROCESS.client_id)]
-    assert read(one.path).aliases == ["default", "other"]
-    one.leave()
-    one.reset()
+def test_each_backend_has_a_file(runtime_dir):
+    """Another backend adds one, and what is kept counts for both."""
+    registration.enter("default")
+    registration.keep(new_guarded_owner(), time.time() + 60)
+    registration.enter("other")
+    assert {own_path(), own_path("other")} == set(runtime_dir.iterdir())
+    assert own_path().stat().st_mtime == own_path("other").stat().st_mtime > time.time()

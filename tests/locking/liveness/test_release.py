@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import math
 import threading
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,18 +19,19 @@ from locking.backends.capabilities import Listing
 from locking.core.handler import locks
 from locking.core.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.core.waits import waiters
-from locking.liveness import files, release
-from locking.liveness.files import Record, file_name, registration
-from locking.liveness.release import Cleanup, watcher
+from locking.liveness import release
+from locking.liveness.files import Record, mark, registration
+from locking.liveness.release import ENOUGH, watcher
 from locking.models import LockEvent
 from locking.signals import Observer, flush, lock_orphaned, observe, stop_observing
 from locking.testing.contract.base import begin
 from locking.testing.contract.processes import child
 from locking.utils.clock import now
+from locking.utils.logs import reset as reset_log
 from locking.utils.ownership import PROCESS, client_of_work, is_guarded, process_of
 from tests.backends import BACKENDS, any_engine
 from tests.locking.backends.redis.topologies.servers import until
-from tests.locking.support.liveness_fixtures import own_path
+from tests.locking.support.liveness_fixtures import dead_in, own_path, put
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("watching")]
 
@@ -38,9 +40,6 @@ LEASE = 300.0
 
 WAIT = 20.0
 """Seconds within which a lock must have been released, on a machine that is busy."""
-
-NO_PID = 1 << 30
-"""Linux has none that high."""
 
 ENGINES = [
     "redis",
@@ -118,28 +117,23 @@ def test_every_kind_is_released(engine, make):
         rival("a", ttl=60, wait=WAIT).acquire().release()
 
 
-def waiting_for(make):
-    """Return what a child does that waits for a lock and is killed."""
-
-    def work(pipe):
-        registration.enter("default", "default/fair")
-        backend = any_engine() if make is get_lock else any_engine().variant("fair")
-        place = backend.waiter(backend.key("a"), f"{PROCESS.client_id}:1", LEASE)
-        place.try_acquire(queue=True)
-        pipe.send("queued")
-        pipe.recv()
-
-    return work
+def wait_in_vain(pipe):
+    """Wait for a lock until this process is killed."""
+    registration.enter("default")
+    backend = any_engine()
+    place = backend.waiter(backend.key("a"), f"{PROCESS.client_id}:1", LEASE)
+    place.try_acquire(queue=True)
+    pipe.send("queued")
+    pipe.recv()
 
 
-@pytest.mark.parametrize("make", [get_lock, get_fair_lock], ids=["lock", "fair"])
 @pytest.mark.parametrize("engine", ["redis", "zookeeper", "etcd"], indirect=True)
-def test_a_killed_waiter_is_dequeued(engine, make):
+def test_a_killed_waiter_is_dequeued(engine):
     """It was first in the queue: the one behind it has its turn as soon as the lock is released."""
-    lease = make("a", ttl=LEASE).acquire()
-    with child(waiting_for(make)) as first:
+    lease = get_lock("a", ttl=LEASE).acquire()
+    with child(wait_in_vain) as first:
         assert first.report() == "queued"
-        third = begin(make("a", ttl=60, wait=WAIT).acquire)
+        third = begin(get_lock("a", ttl=60, wait=WAIT).acquire)
         until(lambda: waiters.total, "the waiter has been refused once")
         first.kill()
         until_all_waiters_live()
@@ -178,28 +172,12 @@ def owner_of(name):
 
 def until_all_waiters_live():
     """Wait until the files of the dead are gone, and whatever was to be released is."""
-    folder, living = own_path().parent, own_path().name
-
-    def swept():
-        watcher.look()
-        return all(map(_lives, (path for path in folder.iterdir() if path.name != living)))
-
-    until(swept, "the dead are found")
-    before = watcher._next_look  # the end of a look: of the one that found them, or of a later one
 
     def done():
         watcher.look()
-        return watcher._next_look != before and not watcher.cleanups
+        return not dead_in(own_path().parent)
 
     until(done, "the dead are cleaned up behind")
-
-
-def _lives(path):
-    try:
-        record = files.read(path)
-    except FileNotFoundError:  # cleaned up since it was listed
-        return False
-    return record is not None and record.is_running()
 
 
 class Kept:
@@ -297,10 +275,9 @@ def test_a_living_process_that_is_taken_for_dead_keeps_what_is_not_guarded(watch
     registration.enter("default")
     with child(holding(lambda: get_lock("plain", ttl=LEASE, fenced=True), guarded())) as living:
         plain, _ = living.report()
-        path = own_path().parent / file_name(process_of(plain))
-        record = json.loads(path.read_text()) | {"pid": NO_PID}
+        (path,) = own_path().parent.glob(f"{mark()}.*.{process_of(plain)}.default")
         path.unlink()
-        path.write_text(json.dumps(record))
+        put(path.parent, process_of(plain))
         until_all_waiters_live()
         assert locks["default"].holder("a") is None
         assert owner_of("plain") == plain
@@ -422,64 +399,96 @@ def test_a_fenced_lock_is_released_beside_a_running_commit(gate):
 # --- cleaning up ------------------------------------------------------------------------------------------
 
 
-def dead(client, *aliases):
-    """What the file of a dead process said."""
-    return Record(client, "h", 1, "1", "n", aliases=list(aliases), kept=0.0)
+def dead(client, alias="default"):
+    """Leave the file of a dead process, and return its path."""
+    registration.enter("default")
+    return put(own_path().parent, client, alias)
 
 
-def test_what_comes_late_is_found_by_a_second_look(monkeypatch):
+@pytest.fixture
+def by_hand(runtime_dir, monkeypatch):
+    """The watcher looks when the test says so."""
+    monkeypatch.setattr(watcher, "enabled", True)
+    monkeypatch.setattr(watcher._worker, "wake_by", lambda at: None)
+    watcher.reset()
+    yield watcher._step
+    watcher.reset()
+
+
+def test_what_comes_late_is_found_by_a_further_look(by_hand):
     """A request that the server had still to work off grants a lock to the dead: it is released as well."""
     owner = "00000000-0000-8000-b000-000000000000:1"
-    cleanup = Cleanup(dead(process_of(owner), "default", "gone"))
-    assert not cleanup.attempt()
+    path = dead(process_of(owner))
+    by_hand()
     locks["default"].try_acquire("late", owner, LEASE)
-    assert not cleanup.attempt()
+    by_hand()
     assert locks["default"].holder("late") is None
-    assert not cleanup.attempt()
-    assert cleanup.attempt()
+    by_hand()
+    assert path.exists()
+    by_hand()
+    assert not path.exists()
+    assert by_hand() == math.inf, "there is nothing left to look for"
 
 
-def test_a_backend_that_does_not_answer_is_asked_again(backend_down):
-    """An outage keeps the file: nothing is forgotten."""
-    cleanup, pauses = Cleanup(dead("c", backend_down)), []
-    for _ in range(8):
-        assert not cleanup.attempt()
-        pauses.append(cleanup.due - now())
-    assert all(later >= 1.5 * sooner for sooner, later in pairwise(pauses[:5]))
-    assert 4 < pauses[-1] <= release.LONGEST_PAUSE
+def test_a_single_look_would_leave_what_comes_late(by_hand, monkeypatch):
+    """The mutant: the file is gone with the first look that finds nothing."""
+    monkeypatch.setattr(release, "ENOUGH", 1)
+    with pytest.raises(AssertionError):
+        test_what_comes_late_is_found_by_a_further_look(by_hand)
 
 
-def test_a_release_that_fails_keeps_no_other_from_being_tried(monkeypatch, caplog):
+def test_a_backend_that_does_not_answer_is_asked_again(by_hand, backend_down):
+    """An outage keeps the file: nothing is forgotten, whoever looks next."""
+    path = dead("c", backend_down)
+    for _ in range(4):
+        asked = now()
+        assert by_hand() >= asked + release.AFTER_TROUBLE
+    assert path.exists()
+
+
+def test_a_release_that_fails_keeps_no_other_from_being_tried(by_hand, monkeypatch, caplog):
     """A backend that can't even be made is asked again later, as one that doesn't answer."""
-    cleanup = Cleanup(dead("c", "default"))
+    path = dead("c")
 
     def broken(*_):
         raise ImportError("no such package")
 
     monkeypatch.setattr(release, "_clean", broken)
+    reset_log()
     with caplog.at_level("ERROR", "locking.liveness.release"):
-        assert not cleanup.attempt()
-    assert cleanup.due > now()
-    assert "on 'default' has to wait: no such package" in caplog.text
+        by_hand()
+        by_hand()
+    assert path.exists()
+    assert caplog.text.count("on 'default' has to wait: no such package") == 1, "once per minute"
 
 
-def test_a_backend_that_fails_keeps_no_lock_on_another(monkeypatch):
+def test_a_backend_that_fails_keeps_no_lock_on_another(by_hand, monkeypatch):
     """A database without the tables comes first by its name: what lies on Redis is released all the same."""
-    owner, clean = "00000000-0000-8000-b000-000000000000:1", release._clean
+    owner, clean_one = "00000000-0000-8000-b000-000000000000:1", release._clean
 
     def cleaned(backend, record):
         if backend.alias == "database":
             raise BackendUnavailable("no such table")
-        return clean(backend, record)
+        return clean_one(backend, record)
 
     monkeypatch.setattr(release, "_clean", cleaned)
     locks["default"].try_acquire("kept", owner, LEASE)
-    assert not Cleanup(dead(process_of(owner), "database", "default")).attempt()
+    failing = dead(process_of(owner), "database"), dead(process_of(owner), "default")
+    by_hand()
     assert locks["default"].holder("kept") is None
+    assert failing[0].exists()
 
 
-def test_a_lock_that_stays_is_not_asked_for_again(monkeypatch):
-    """A clean-up ends with its second look, however long the leases are that it leaves alone."""
+def test_an_alias_that_there_is_no_more_keeps_no_file(by_hand):
+    """What lies on a backend that the settings don't name ends with its lease."""
+    path = dead("c", "gone")
+    for _ in range(ENOUGH):
+        by_hand()
+    assert not path.exists()
+
+
+def test_a_lock_that_stays_is_not_asked_for_again(by_hand, monkeypatch):
+    """A clean-up ends with its second look, however long the leases are, and where the file can't go, too."""
     owner, looks = "00000000-0000-8000-a000-000000000000:1", []
     all_held = Listing.all_held
 
@@ -487,11 +496,16 @@ def test_a_lock_that_stays_is_not_asked_for_again(monkeypatch):
         looks.append(prefix)
         return all_held(backend, prefix)
 
+    def refused(path):
+        raise PermissionError(13, "Permission denied")
+
     monkeypatch.setattr(Listing, "all_held", counted)
+    monkeypatch.setattr(Path, "unlink", refused)
     locks["default"].try_acquire("stays", owner, LEASE)
-    cleanup = Cleanup(dead(process_of(owner), "default"))
-    assert [cleanup.attempt(), cleanup.attempt()] == [False, True]
-    assert len(looks) == 2
+    dead(process_of(owner))
+    for _ in range(5):
+        by_hand()
+    assert len(looks) == ENOUGH
     assert owner_of("stays") == owner
 
 
@@ -502,7 +516,7 @@ def test_looks_are_apart_however_many_begin_to_wait(watching, monkeypatch):
 
     def no_peers(folder):
         looks.append(now())
-        return ()
+        return {}
 
     def has_looked():
         watcher.look()
@@ -511,13 +525,6 @@ def test_looks_are_apart_however_many_begin_to_wait(watching, monkeypatch):
     monkeypatch.setattr(release, "peers", no_peers)
     until(has_looked, "four looks")
     assert min(later - sooner for sooner, later in pairwise(looks)) >= 0.9 * release.LOOK_AGAIN
-
-
-def test_a_forked_child_leaves_its_parents_clean_up_alone(watching):
-    """It has none of its own."""
-    watcher.cleanups.append(Cleanup(dead("c")))
-    watcher.reset()
-    assert watcher.cleanups == []
 
 
 def test_a_thread_that_cannot_be_started_is_started_later(watching, monkeypatch):

@@ -17,18 +17,27 @@ __all__ = ["runtime_dir", "watching"]
 
 PATIENCE = 30.0
 
-
-def own_path() -> Path:
-    """Return the file of this process."""
-    assert registration.path is not None
-    return registration.path
+NO_PID = 1 << 30
+"""Linux has none that high."""
 
 
-def read(path: Path) -> Record:
-    """Return what a process's file says."""
-    record = files.read(path)
-    assert record is not None
-    return record
+def own_path(alias: str = "default") -> Path:
+    """Return the file of this process for a backend."""
+    (found,) = [path for path in registration._files if path.name.endswith(f".{alias}")]
+    return found
+
+
+def put(folder: Path, client: str, alias: str = "default", **changes: Any) -> Path:
+    """Write the file of a process, which is dead unless told otherwise, and return its path."""
+    fields = {"mark": files.mark(), "pid": NO_PID, "start": 1, **changes}
+    path = folder / f"{fields['mark']}.{fields['pid']}.{fields['start']}.{client}.{alias}"
+    path.touch()
+    return path
+
+
+def dead_in(folder: Path) -> dict[Path, Record]:
+    """Return the files of dead processes."""
+    return {path: record for path, record in files.peers(folder).items() if not record.is_running()}
 
 
 @pytest.fixture
@@ -52,4 +61,4 @@ def watching(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     yield runtime_dir
     registration.leave()
     registration.reset()  # without a directory the watcher comes to rest
-    until(lambda: not watcher.cleanups, PATIENCE)
+    until(lambda: not watcher._unfinished(), PATIENCE)

@@ -286,7 +286,7 @@ def test_waiters_hold_no_connection(postgresql_locks, django_db_blocker):
         holder = get_lock("crowd", ttl=60).acquire()
         key = backend._id(backend.key("crowd"))
         crowd = [begin(lambda: _pass_through("crowd")) for _ in range(30)]
-        until(lambda: len(backend._listener._subscribers.get(key, ())) == 30, PATIENCE)
+        until(lambda: len(backend._listener.subscribers.get(key, ())) == 30, PATIENCE)
         until(lambda: connections_to(backend) - before <= 3 + 1, PATIENCE)  # autovacuum's comes and goes
         holder.release()
         for waiter in crowd:

@@ -121,14 +121,14 @@ class Waiter:
 def register(manager, woken, name, revision):
     """Have a waiter watch, which has read the queue at this revision."""
     contender: Any = Waiter(lambda: woken.append(name))
-    manager.register("locks/key/", contender, frozenset({NODE}), revision)
+    manager.register(contender, frozenset({NODE}), revision)
 
 
 @pytest.fixture
 def unheard(monkeypatch):
     """Watches whose stream says nothing."""
     monkeypatch.setattr(watches, "start_thread", lambda name, run: True)
-    return WatchManager(client=None)  # type: ignore[arg-type]
+    return WatchManager(None, "locks/")  # type: ignore[arg-type]
 
 
 def test_a_watch_that_began_after_a_waiter_read_the_queue_wakes_it(unheard):
@@ -158,13 +158,13 @@ def test_a_watch_that_says_nothing_wakes_its_waiters_after_a_while(monkeypatch, 
     monkeypatch.setattr(watches, "QUIET", 0.1, raising=False)
     with socket.create_server(("127.0.0.1", 0)) as door:
         client = Client("a", [f"http://127.0.0.1:{door.getsockname()[1]}"], PATIENCE, {})
-        manager, woken = WatchManager(client), threading.Event()
+        manager, woken = WatchManager(client, "locks/"), threading.Event()
         contender: Any = Waiter(woken.set)
-        manager.register("locks/key/", contender, frozenset({NODE}), 1)
+        manager.register(contender, frozenset({NODE}), 1)
         with door.accept()[0] as member:
             member.sendall(answer)
             assert woken.wait(PATIENCE)
-        assert not manager._watches, "the next question begins another"
+        assert not manager.listens, "the next question begins another"
         reported = [record for record in caplog.records if "locks/key/" in record.getMessage()]
         assert not reported, "a lock that is kept for a while is nothing to report"
         client.close()

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import pytest
 import requests
 
 from locking import BackendUnavailable, get_lock
-from locking.backends.zookeeper.diagnosis import four_letters
-from locking.backends.zookeeper.session import Session
+from locking.backends.base import BaseLockBackend
+from locking.backends.zookeeper.backend import ZooKeeperBackend, four_letters
+from locking.signals import Observer, observe
 from tests.locking.backends.queue.ensembles.certificates import Certificates
 from tests.support import processes
 from tests.support.processes import ServerProcess, free_ports
@@ -279,11 +280,26 @@ class Etcd(Ensemble):
 E = TypeVar("E", bound=Ensemble)
 
 
+class Built(Observer):
+    """Notes the backends on ZooKeeper that tests have used."""
+
+    def __init__(self) -> None:
+        self.backends: WeakSet[ZooKeeperBackend] = WeakSet()
+
+    def used(self, backend: BaseLockBackend) -> None:
+        """See the base class; a variant has the session of its main backend."""
+        if isinstance(backend, ZooKeeperBackend):
+            self.backends.add(backend)
+
+
+BUILT = Built()
+observe(BUILT)
+
+
 def end_sessions() -> None:
-    """End the sessions of backends that tests have used after their settings had gone."""
-    for each in gc.get_objects():
-        if type(each) is Session:
-            each.stop()
+    """End the sessions of backends that a test left with a hold, or used after its settings had gone."""
+    for backend in list(BUILT.backends):
+        backend._session.stop()
 
 
 @contextlib.contextmanager

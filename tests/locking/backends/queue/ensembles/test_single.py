@@ -178,6 +178,22 @@ def test_a_short_break_of_the_connection_costs_no_hold(tmp_path):
         lease.extend(600)
 
 
+@needs_zookeeper
+def test_a_closed_backend_ends_its_session_with_its_last_hold(request):
+    """Its holds stay until they are released or broken; then the servers have nothing of it any more."""
+    with override_settings(LOCKING={"default": BACKENDS["zookeeper"].reached(request)}):
+        backend, leases = any_engine(), [get_lock(name, ttl=600).acquire() for name in ("a", "b", "c")]
+        backend.close()
+        leases[0].release()
+        assert [lease.state for lease in leases[1:]] == [State.HELD, State.HELD]
+        leases[1].extend(600)
+        leases[1].release()
+        assert backend.force_release("c", leases[2].owner)
+        assert backend._session.number == 0
+        get_lock("a", ttl=5).acquire().release()
+        assert backend._session.number != 0, "it was used since it was closed"
+
+
 # etcd's leases
 
 
@@ -253,12 +269,15 @@ def test_a_watch_that_breaks_wakes_its_waiters(on_etcd, monkeypatch):
         with get_lock("a", ttl=60):
             waiter = begin(get_lock("a", ttl=60, wait=60).acquire)
             until(waiters.number, PATIENCE)
-            until(lambda: backend._watches._watches, PATIENCE)
-            (first,) = backend._watches._watches.values()
-            until(
-                lambda: first not in backend._watches._watches.values() and backend._watches._watches,
-                PATIENCE,
-            )
+            begun: list[int] = []
+            run = backend._watches._run
+
+            def run_noted(revision: int) -> None:
+                begun.append(revision)
+                run(revision)
+
+            monkeypatch.setattr(backend._watches, "_run", run_noted)
+            until(lambda: len(begun) >= 2, PATIENCE)
             assert not waiter.done()
         waiter.result(timeout=PATIENCE).release()
 
