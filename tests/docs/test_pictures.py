@@ -79,6 +79,17 @@ def test_each_question_has_one_plot_and_one_command() -> None:
         assert len(re.findall(r"^python -m benchmarks\.\w+", text, re.MULTILINE)) == 1, text
 
 
+def test_the_text_beside_a_plot_quotes_it() -> None:
+    """The text quotes two figures of its plot, so a new measurement finds an old text."""
+    number = re.compile(r"(?<![\d.,])\d[\d.,]*\d|(?<![\d.,])\d(?![\d.,])")
+    for text in questions():
+        (path,) = SHOWN.findall(text)
+        plot = (ROOT / "docs" / path.replace("../", "")).read_text()
+        drawn = re.findall(r'aria-label="([^"]+)"', plot)[0]
+        said = re.sub(r"```.*?```|\]\([^)]*\)", "", text.partition(path)[2], flags=re.DOTALL)
+        assert len(set(number.findall(said)) & set(number.findall(drawn))) >= 2, text
+
+
 def test_each_plot_is_on_a_page() -> None:
     """Each plot of the growth measurements is shown, and each that is shown is there."""
     shown = {path for page in PAGES for path in SHOWN.findall(page.read_text()) if "/plots/" in path}

@@ -438,7 +438,7 @@ def test_a_single_look_would_leave_what_comes_late(by_hand, monkeypatch):
 
 
 def test_a_backend_that_does_not_answer_is_asked_again(by_hand, backend_down):
-    """An outage keeps the file: nothing is forgotten, whoever looks next."""
+    """An outage keeps the file: the next look of any process finds all of it."""
     path = dead("c", backend_down)
     for _ in range(4):
         asked = now()
