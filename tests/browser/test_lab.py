@@ -602,7 +602,7 @@ def test_the_last_piece_is_sold_twice(open_lab):
     page = open_lab()
     page.get_by_role("button", name="Step by step").click()
     page.get_by_role("button", name="Begin", exact=True).click()
-    expect(page.locator("#goal")).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
+    expect(page.locator("#goal")).to_have_text("Neither has begun. Press A or B.", timeout=SOON)
     page.get_by_role("button", name="A · next").click()
     arrives(page, "A", "has read the stock: 1")
     page.get_by_role("button", name="B · next").click()
@@ -623,7 +623,7 @@ def test_the_last_piece_is_sold_twice(open_lab):
     expect(page.locator("#solved")).to_have_text("1 of 20 puzzles solved")
     page.get_by_role("button", name="Now try row_lock").click()
     expect(page.locator("#step-strategy")).to_have_text("row_lock")
-    expect(page.locator("#goal")).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
+    expect(page.locator("#goal")).to_have_text("Neither has begun. Press A or B.", timeout=SOON)
 
 
 def test_a_step_can_be_taken_back(open_lab):
@@ -747,7 +747,7 @@ def test_a_sound_strategy_says_for_whom_a_buyer_waits(open_lab):
         )
     assert violations(page) == []
     page.get_by_role("button", name="Begin again", exact=True).click()
-    expect(page.locator("#goal")).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
+    expect(page.locator("#goal")).to_have_text("Neither has begun. Press A or B.", timeout=SOON)
 
 
 def closes_the_ring(page, puzzle):
@@ -820,7 +820,7 @@ def test_a_deadlock_is_drawn_as_a_ring_with_its_victim(open_lab, puzzle, lock):
         )
     page.get_by_role("button", name="Now try ordered_locks").click()
     expect(page.locator("#step-strategy")).to_have_text("ordered_locks")
-    expect(verdict).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
+    expect(verdict).to_have_text("Neither has begun. Press A or B.", timeout=SOON)
 
 
 def test_the_deadlock_of_distributed_locks_names_its_circle(open_lab):
@@ -947,6 +947,6 @@ def test_a_puzzle_has_a_link_of_its_own(open_lab):
     """The number in the address begins that puzzle; one that there isn't begins none."""
     page = open_lab("/lab/?puzzle=3")
     expect(page.locator("#step-strategy")).to_have_text("row_lock")
-    expect(page.locator("#goal")).to_have_text("Both stand at the door. Press A or B.", timeout=SOON)
+    expect(page.locator("#goal")).to_have_text("Neither has begun. Press A or B.", timeout=SOON)
     page = open_lab("/lab/?puzzle=99")
     expect(page.locator("#stage-of-steps")).to_be_hidden()

@@ -81,7 +81,7 @@ def _where(lane: dict[str, Any]) -> str:
     if lane["state"] != "parked":
         return ""
     if not lane["marks"]:
-        return "stands at the door"
+        return "has not begun"
     mark, stock, line = lane["marks"][-1]
     return f"{mark}{'' if stock is None else f' {stock}'}{f', line {line}' if line else ''}"
 

@@ -63,7 +63,7 @@ function lock({ lock: name }, at) {
     draw("text", { x, y: y - 5, class: "what" }),
     draw("text", { x, y: y + 13, class: "name" }));
   group.children[1].textContent = PRODUCTS()[at];
-  group.children[2].textContent = name ?? gettext("nobody has it");
+  group.children[2].textContent = name ?? gettext("free");
   return group;
 }
 

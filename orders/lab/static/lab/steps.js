@@ -123,7 +123,7 @@ function show(state) {
   if (circle) tell("won", circle, "", "ordered_locks");
   else if (over) judge(state);
   else if (byId("ring").dataset.closed) tell("", gettext("The ring is closed: each waits for what the other has. Now wait for the one who is made to give up."));
-  else tell("", BUYERS.every((name) => !state.lanes[name].marks.length) ? gettext("Both stand at the door. Press A or B.") : "");
+  else tell("", BUYERS.every((name) => !state.lanes[name].marks.length) ? gettext("Neither has begun. Press A or B.") : "");
   pressAgain(state);
 }
 
