@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 
 from locking.inspection.held import held_locks
 from orders.lab.models import LabEvent, LabRun
+from tests.browser.looks import SHOTS
 from tests.support.processes import until
 
 FLAGS = [
@@ -27,8 +28,11 @@ PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 CHROMIUM = next(filter(None, map(shutil.which, PROGRAMS)), None)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip where there is no browser, and say so; commit what a test writes, for the server to see it."""
+    unwanted = [item for item in items if not SHOTS and item.get_closest_marker("pictures")]
+    items[:] = [item for item in items if item not in unwanted]
+    config.hook.pytest_deselected(items=unwanted)
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.django_db(transaction=True))

@@ -198,7 +198,7 @@ def test_break_the_fix_keeps_the_progress_in_view(open_lab):
 
 
 @pytest.mark.screenshots
-@pytest.mark.skipif(not SHOTS, reason="takes screenshots of the docs: make screenshots")
+@pytest.mark.pictures
 def test_the_pictures_of_the_docs(open_lab):
     """What a visitor sees first: forty of ten, and the fix beside it."""
     page = open_lab("/lab/", viewport={"width": 1280, "height": 900})
@@ -764,7 +764,7 @@ def closes_the_ring(page, puzzle):
 
 
 @pytest.mark.screenshots
-@pytest.mark.skipif(not SHOTS, reason="takes screenshots of the docs: make screenshots")
+@pytest.mark.pictures
 def test_the_strip_of_a_deadlock(open_lab):
     """Four moments of two real buyers: one lock each, one waits, the ring is closed, a victim."""
     page = open_lab("/lab/?puzzle=6", viewport={"width": 1280, "height": 900})

@@ -166,7 +166,7 @@ def test_a_puzzle_of_the_model_is_solved_by_hand(lab):
     expect(page.locator("#own-verdict")).to_contain_text("No schedule does it. Searched: 924.")
 
 
-@pytest.mark.skipif(not SHOTS, reason="no pictures are wanted")
+@pytest.mark.pictures
 @pytest.mark.parametrize("locale", ["en", "zh-CN"])
 def test_pictures_of_ones_own_strategy(lab, locale):
     """At each width, in both schemes and languages."""
@@ -181,7 +181,7 @@ def test_pictures_of_ones_own_strategy(lab, locale):
 
 
 @pytest.mark.screenshots
-@pytest.mark.skipif(not SHOTS, reason="takes screenshots of the docs: make screenshots")
+@pytest.mark.pictures
 def test_the_strip_of_fencing(lab):
     """Four moments: a holder stands still, another gets the lock and sells, the first one is refused."""
     page = lab("/lab/?puzzle=12", viewport={"width": 1280, "height": 900})

@@ -90,7 +90,7 @@ def test_a_puzzle_can_be_embedded(static_lab):
     assert violations(page) == []
 
 
-@pytest.mark.skipif(not SHOTS, reason="no pictures are wanted")
+@pytest.mark.pictures
 @pytest.mark.parametrize("path", ["/", "/zh-hans.html?puzzle=5"])
 def test_pictures_of_the_static_lab(static_lab, path):
     """At three widths and in both schemes."""

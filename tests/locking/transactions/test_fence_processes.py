@@ -29,7 +29,10 @@ def holder(where: str, ttl: float) -> Iterator[WarmProcess]:
             process.kill()
 
 
-@pytest.mark.parametrize(("where", "outcome"), [("before", "StaleFencingToken"), ("behind", "InternalError")])
+@pytest.mark.parametrize(
+    ("where", "outcome"),
+    [("before", "StaleFencingToken"), pytest.param("behind", "InternalError", marks=pytest.mark.whole)],
+)
 def test_a_holder_that_was_frozen_beyond_its_lease_changes_nothing(where: str, outcome: str) -> None:
     """SIGSTOP before or behind the fence: the next holder gets in and sells, the frozen one is refused."""
     with holder(where, ttl=1.0) as frozen:

@@ -93,7 +93,7 @@ async function watch(id, place) {
 }
 
 function begin({ name, attempt, parameters }) {
-  const text = attempt > 1 ? gettext("%(name)s: its fault did not show, try %(attempt)s …") : gettext("%(name)s: %(buyers)s buyers at the door …");
+  const text = attempt > 1 ? gettext("%(name)s: its fault did not show, try %(attempt)s …") : gettext("%(name)s: %(buyers)s buyers are starting …");
   tell(fill(text, { name, attempt, buyers: parameters.buyers }));
   byId("progress").max = parameters.buyers;
   byId("progress").value = 0;

@@ -402,6 +402,7 @@ def test_an_entry_reads_back():
     assert read_entry(b"La b", 5.0)[:4] == ("lock", b"a b", b"", 5)
 
 
+@pytest.mark.whole
 def test_a_cluster_lists_over_all_its_nodes(tmp_path, settings):
     """Locks in slots of every node are one list, oldest first, in pages; a sweep works there as well."""
     with servers(tmp_path) as start:

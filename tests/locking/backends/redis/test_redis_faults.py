@@ -119,6 +119,7 @@ def test_an_acquisition_without_any_reply_is_not_acquired_and_its_pending_releas
     until(lambda: not own_redis.client.exists("a"), PATIENCE)
 
 
+@pytest.mark.whole
 def test_a_request_that_arrives_after_its_sender_gave_up_leaves_no_lock(holding_proxy, own_redis):
     """A late acquisition takes effect for no caller: its pending release is found and released."""
     holding_proxy.hold(ACQUIRE, times=2)
