@@ -63,7 +63,7 @@ PARTS: Final[dict[str, str]] = {
 UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
-    "core": 8_245,  # goal: 8,000
+    "core": 8_240,  # goal: 8,000
     "liveness": 417,  # goal: 300
     "database": 1_560,  # goal, as of each optional part: 1,500
     "redlock": 576,
@@ -81,7 +81,7 @@ CEILINGS: Final = {
     "command": 920,
     "testing": 390,
 }
-MOST: Final = 21_778  # goal: 18,000
+MOST: Final = 21_773  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 
