@@ -1,7 +1,7 @@
 """The end of a process: what its finished threads and tasks still hold is released, and waiters get it.
 
-A lease whose holder may still be at work, in a daemon thread, stays until it expires. `LockingConfig.ready`
-registers this.
+A lease whose holder may still be at work, in a daemon thread, stays: it expires or, where it is guarded,
+another process of the host releases it. `LockingConfig.ready` registers this.
 """
 
 from __future__ import annotations

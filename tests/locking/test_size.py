@@ -64,8 +64,8 @@ UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
     "core": 8_240,  # goal: 8,000
-    "liveness": 417,  # goal: 300
-    "database": 1_560,  # goal, as of each optional part: 1,500
+    "liveness": 425,  # goal: 300
+    "database": 1_563,  # goal, as of each optional part: 1,500
     "redlock": 576,
     "redis": 3_056,
     "redis cluster": 267,
@@ -81,7 +81,7 @@ CEILINGS: Final = {
     "command": 920,
     "testing": 390,
 }
-MOST: Final = 21_773  # goal: 18,000
+MOST: Final = 21_784  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 

@@ -16,7 +16,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from locking import get_lock
-from locking.liveness import files
+from locking.liveness import files, release
 from locking.liveness.files import Record, peers, registration
 from locking.testing.contract.processes import child
 from locking.utils.ownership import (
@@ -289,11 +289,21 @@ def test_a_kept_lease_keeps_all_of_its_process(monkeypatch):
 
 
 def test_an_end_in_order_deletes_the_file():
-    """What a daemon thread holds then ends with its lease."""
+    """Nothing of it is left to be looked for."""
     registration.enter("default")
     path = own_path()
-    registration.leave()
+    release.leave()
     assert not path.exists()
+
+
+def test_an_end_under_a_guarded_lock_leaves_the_file():
+    """Others may release it, as if the process had been killed."""
+    lease = get_lock("a", guarded=True).acquire()
+    release.leave()
+    assert own_path().exists()
+    lease.release()
+    release.leave()
+    assert registration._files == set()
 
 
 def test_owners_tell_what_becomes_of_them():

@@ -28,7 +28,7 @@ def own_path(alias: str = "default") -> Path:
 
 
 def put(folder: Path, client: str, alias: str = "default", **changes: Any) -> Path:
-    """Write the file of a process, which is dead unless told otherwise, and return its path."""
+    """Write the file of a process, which is dead unless the changes say otherwise, and return its path."""
     fields = {"mark": files.mark(), "pid": NO_PID, "start": 1, **changes}
     path = folder / f"{fields['mark']}.{fields['pid']}.{fields['start']}.{client}.{alias}"
     path.touch()
