@@ -1,7 +1,7 @@
 """The end of a process: what its finished threads and tasks still hold is released, and waiters get it.
 
-A lease whose holder may still be at work, in a daemon thread, stays until it expires. `LockingConfig.ready`
-registers this.
+A lease whose holder may still be at work, in a daemon thread, stays: it expires or, where it is guarded,
+another process of the host releases it. `LockingConfig.ready` registers this.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from locking.core.lease import DROPPED, SingleLease, live_leases
+from locking.core.lease import DROPPED, live_leases
 from locking.exceptions import BackendUnavailable
 
 logger = logging.getLogger(__name__)
@@ -45,18 +45,13 @@ def exit_on_sigterm() -> bool:
 def release_what_is_left() -> None:
     """Release the leases of finished threads and tasks, and leave the others to their end."""
     silent: set[str] = set()
-    for lease in unreleased():
-        if _is_finished(lease.context()):
+    for lease in live_leases():
+        if lease.open and not lease.unreleased and _is_finished(lease.context()):
             lease.depth = 1  # however often it was entered
             _try(lease.release, lease, lease.backend.settings.alias, silent)
     while DROPPED:  # by functions that have returned
         backend, key, owner = DROPPED.popleft()
         _try(partial(backend.release, key, owner), key, backend.settings.alias, silent)
-
-
-def unreleased() -> list[SingleLease]:
-    """Return the open leases of this process whose release has not begun."""
-    return [lease for lease in live_leases() if lease.open and not lease.unreleased]
 
 
 def _is_finished(context: object) -> bool:

@@ -25,6 +25,7 @@ from django.db import DatabaseError, connections, router
 from locking.backends.base import BaseLockBackend, Held
 from locking.backends.capabilities import ForceRelease, Listing, releaser_of
 from locking.core.handler import locks
+from locking.core.lease import live_leases
 from locking.core.waits import waiters
 from locking.exceptions import LockError
 from locking.liveness.files import Record, peers, registration
@@ -32,6 +33,7 @@ from locking.signals import Observer, lock_orphaned, notify, observe
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
 from locking.utils.logs import log_rarely
+from locking.utils.ownership import is_guarded
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +171,13 @@ class Registrar(Observer):
             watcher.look()
 
 
+def leave() -> None:
+    """Delete the files, unless a guarded lock is left that others may release."""
+    if not any(lease.open and lease.renewed and is_guarded(lease.owner) for lease in live_leases()):
+        registration.leave()
+
+
 def start() -> None:
     """Have process liveness hear of this process's locks, and of its end."""
     observe(Registrar())
-    atexit.register(registration.leave)
+    atexit.register(leave)

@@ -64,10 +64,10 @@ UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
     "core": 8_000,
-    "liveness": 420,  # goal: 300
-    "database": 1_570,  # goal, as of each optional part: 1,500
+    "liveness": 425,  # goal: 300
+    "database": 1_563,  # goal, as of each optional part: 1,500
     "redlock": 570,
-    "redis": 3_034,
+    "redis": 3_026,
     "redis cluster": 270,
     "redis sentinel": 90,
     "redisson's kinds": 117,
@@ -81,7 +81,7 @@ CEILINGS: Final = {
     "command": 920,
     "testing": 390,
 }
-MOST: Final = 21_380  # goal: 18,000
+MOST: Final = 21_370  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -224,16 +224,19 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
         self._pool.run(step)
 
     def processes(self) -> dict[str, Heartbeat]:
+        return self._heartbeats_of(bool)
+
+    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
+        return self._heartbeats_of(frozenset(clients).__contains__)
+
+    def _heartbeats_of(self, wanted: Callable[[str], bool]) -> dict[str, Heartbeat]:
         prefix, rows = self.settings.key_prefix, self._pool.fetch(self.sql["all_heartbeats"])
-        return {
+        found = {
             client.removeprefix(prefix): Heartbeat(text, max(0, silent) / 1e6)
             for client, text, silent in rows
             if client.startswith(prefix)
         }
-
-    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        every = self.processes()
-        return {client: every[client] for client in clients if client in every}
+        return {client: heartbeat for client, heartbeat in found.items() if wanted(client)}
 
     def tidy(self) -> None:
         """Delete the records of processes that stopped long ago and, once per hour, the rows of old locks."""

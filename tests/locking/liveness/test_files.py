@@ -16,7 +16,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from locking import get_lock
-from locking.liveness import files
+from locking.liveness import files, release
 from locking.liveness.files import Record, peers, registration
 from locking.testing.contract.processes import child
 from locking.utils.ownership import (
@@ -288,12 +288,16 @@ def test_a_kept_lease_keeps_all_of_its_process(monkeypatch):
     assert not own_record().leaves(lease.owner), "nor once a minute"
 
 
-def test_an_end_in_order_deletes_the_file():
-    """What a daemon thread holds then ends with its lease."""
-    registration.enter("default")
-    path = own_path()
-    registration.leave()
-    assert not path.exists()
+def test_an_end_in_order_deletes_the_file_unless_a_guarded_lock_is_left(monkeypatch):
+    """Others may release what is left, as if the process had been killed."""
+    left = [get_lock("a").acquire(), get_lock("b", guarded=True).acquire()]
+    monkeypatch.setattr(release, "live_leases", lambda: left)
+    release.leave()
+    assert own_path().exists()
+    left.pop().release()
+    release.leave()
+    assert registration._files == set()
+    left.pop().release()
 
 
 def test_owners_tell_what_becomes_of_them():
