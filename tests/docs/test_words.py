@@ -36,7 +36,7 @@ LEFT = {"British": (BRITISH, 18), "private": (PRIVATE, 7), "vague": (VAGUE, 13)}
 """Lines of the repository that still have such words, such as the account `nobody`. They only come down."""
 
 UNWRITTEN = {".csv", ".json", ".lock", ".mo", ".mod", ".png", ".po", ".sum", ".svg"}
-GENERATED = {"build", "dist", "node_modules", "staticfiles"}
+GENERATED = {"__pycache__", "build", "dist", "node_modules", "staticfiles"}
 
 
 def written() -> Iterator[Path]:
