@@ -50,7 +50,7 @@ def written() -> Iterator[Path]:
 
 def lines_with(pattern: re.Pattern[str], page: Path) -> list[str]:
     """Return the lines of a page that have such a word."""
-    return [line for line in page.read_text().splitlines() if pattern.search(line)]
+    return [line for line in page.read_text(errors="replace").splitlines() if pattern.search(line)]
 
 
 @pytest.mark.parametrize("page", SPOKEN, ids=name_of)
