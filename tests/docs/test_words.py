@@ -36,7 +36,7 @@ LEFT = {"British": (BRITISH, 18), "private": (PRIVATE, 7), "vague": (VAGUE, 13)}
 """Lines of the repository that still have such words, such as the account `nobody`. They only come down."""
 
 UNWRITTEN = {".csv", ".json", ".lock", ".mo", ".mod", ".png", ".po", ".sum", ".svg"}
-GENERATED = {"build", "dist", "node_modules", "staticfiles"}
+GENERATED = {"__pycache__", "build", "dist", "node_modules", "staticfiles"}
 
 
 def written() -> Iterator[Path]:
@@ -50,7 +50,7 @@ def written() -> Iterator[Path]:
 
 def lines_with(pattern: re.Pattern[str], page: Path) -> list[str]:
     """Return the lines of a page that have such a word."""
-    return [line for line in page.read_text().splitlines() if pattern.search(line)]
+    return [line for line in page.read_text(errors="replace").splitlines() if pattern.search(line)]
 
 
 @pytest.mark.parametrize("page", SPOKEN, ids=name_of)
