@@ -11,8 +11,10 @@ import logging
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 
-from locking.core.lease import live_leases
+from locking.core.lease import DROPPED, live_leases
 from locking.exceptions import BackendUnavailable
 
 logger = logging.getLogger(__name__)
@@ -41,22 +43,15 @@ def exit_on_sigterm() -> bool:
 
 
 def release_what_is_left() -> None:
-    """Release the leases of finished threads and tasks, and leave the others to their end.
-
-    A backend that did not answer is not asked again.
-    """
+    """Release the leases of finished threads and tasks, and leave the others to their end."""
     silent: set[str] = set()
     for lease in live_leases():
-        alias = lease.backend.settings.alias
-        if alias in silent or not lease.open or lease.unreleased or not _is_finished(lease.context()):
-            continue
-        lease.depth = 1  # however often it was entered
-        try:
-            lease.release()
-        except BackendUnavailable:
-            silent.add(alias)
-        except Exception as error:  # the interpreter is ending, and so may be what a release needs
-            logger.debug("at the end of the process %r could not be released: %s", lease, error)
+        if lease.open and not lease.unreleased and _is_finished(lease.context()):
+            lease.depth = 1  # however often it was entered
+            _try(lease.release, lease, lease.backend.settings.alias, silent)
+    while DROPPED:  # by functions that have returned
+        backend, key, owner = DROPPED.popleft()
+        _try(partial(backend.release, key, owner), key, backend.settings.alias, silent)
 
 
 def _is_finished(context: object) -> bool:
@@ -66,3 +61,15 @@ def _is_finished(context: object) -> bool:
     if isinstance(context, threading.Thread):
         return context is threading.current_thread() or not context.is_alive()
     return context is None
+
+
+def _try(release: Callable[[], object], what: object, alias: str, silent: set[str]) -> None:
+    """Release, unless the backend of `alias` did not answer before."""
+    if alias in silent:
+        return
+    try:
+        release()
+    except BackendUnavailable:
+        silent.add(alias)
+    except Exception as error:  # the interpreter is ending, and so may be what a release needs
+        logger.debug("at the end of the process %r could not be released: %s", what, error)

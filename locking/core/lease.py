@@ -12,6 +12,7 @@ import enum
 import logging
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
@@ -94,7 +95,12 @@ HOLDS: Final[dict[HoldKey, ref[SingleLease]]] = {}
 """What this process holds. Weak: a lease that nothing refers to any more isn't renewed and so ends by itself.
 """
 
+DROPPED: Final[deque[tuple[BaseLockBackend, str, str]]] = deque(maxlen=1000)
+"""Backend, key and owner of renewed leases that nothing refers to any more: the end of the process releases
+them, unless they have ended by themselves."""
+
 after_fork(HOLDS.clear)
+after_fork(DROPPED.clear)
 
 _changing = threading.Lock()
 after_fork(_changing._at_fork_reinit)  # type: ignore[attr-defined]
@@ -365,10 +371,12 @@ class SingleLease(Lease):
         found = HOLDS.get(key := self._hold_key)
         if found is not None and found() is None:
             HOLDS.pop(key, None)
-        if self.renewed and self.open and not (self.terms.min_hold or self.terms.shared_name):
-            where = f", acquired at {self.site.describe()}," if self.site is not None else ""
-            text = f"the lease of the lock {self.name!r}{where} was dropped: release it, or use `with`"
-            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+        if self.renewed and not (self.terms.min_hold or self.terms.shared_name or self.inherited):
+            DROPPED.append((self.backend, self.key, self.owner))
+            if self._state in OPEN:
+                where = f", acquired at {self.site.describe()}," if self.site is not None else ""
+                text = f"the lease of the lock {self.name!r}{where} was dropped: release it, or use `with`"
+                warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         where = f"{self.name!r} on {self.backend.alias!r}"

@@ -63,7 +63,7 @@ PARTS: Final[dict[str, str]] = {
 UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
-    "core": 7_980,
+    "core": 7_995,
     "liveness": 425,  # goal: 300
     "database": 1_563,  # goal, as of each optional part: 1,500
     "redlock": 570,
@@ -81,7 +81,7 @@ CEILINGS: Final = {
     "command": 920,
     "testing": 390,
 }
-MOST: Final = 21_355  # goal: 18,000
+MOST: Final = 21_370  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 from uuid import uuid4
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from locking import BackendUnavailable, get_lock
 from locking.core import at_exit
 from locking.core.handler import locks
+from locking.core.lease import DROPPED
 from locking.testing import held_locks
 from locking.testing.contract.base import begin
 from tests.support.warm import WarmProcess
@@ -96,7 +98,15 @@ def test_what_a_daemon_thread_holds_stays(name: str) -> None:
         assert owner_of(name) is not None
 
 
-def test_a_backend_that_is_down_is_asked_once(memory_locks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def none_dropped() -> None:
+    """Leases that other tests have dropped are no matter here."""
+    DROPPED.clear()
+
+
+def test_a_backend_that_is_down_is_asked_once(
+    memory_locks: None, none_dropped: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The end of a process waits for one time-out, not for one per lock; the log names the others."""
     asked: list[str] = []
 
@@ -113,15 +123,32 @@ def test_a_backend_that_is_down_is_asked_once(memory_locks: None, monkeypatch: p
         locks["default"].release(lease.key, lease.owner)
 
 
-def test_a_lease_that_was_dropped_is_left_to_its_ttl(memory_locks: None) -> None:
-    """The end of the process knows nothing of it: nothing refers to it, so it isn't renewed either."""
-    get_lock("a").acquire()
+def test_a_renewed_lease_that_was_dropped_is_released_at_the_end(
+    memory_locks: None, none_dropped: None
+) -> None:
+    """Until then it stays locked, as does one with a ttl or a min_hold of its own, which says how long."""
+    for name, options in {"renewed": {}, "bounded": {"ttl": 60}, "paced": {"min_hold": 60}}.items():
+        get_lock(name, **options).acquire()  # type: ignore[arg-type]
     gc.collect()
+    assert get_lock("renewed").locked()
     at_exit.release_what_is_left()
-    assert get_lock("a").locked()
+    assert [get_lock(name).locked() for name in ("renewed", "bounded", "paced")] == [False, True, True]
 
 
-def test_a_thread_that_has_ended_holds_nothing_afterwards(memory_locks: None) -> None:
+def test_dropped_leases_of_a_backend_that_is_down_are_asked_for_once(
+    memory_locks: None, none_dropped: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a process waits for one time-out, not for one per lease."""
+    release = mock.Mock(side_effect=BackendUnavailable("no answer"))
+    for name in ("a", "b"):
+        get_lock(name).acquire()
+    gc.collect()
+    monkeypatch.setattr(locks["default"], "release", release)
+    at_exit.release_what_is_left()
+    assert release.call_count == 1
+
+
+def test_a_thread_that_has_ended_holds_nothing_afterwards(memory_locks: None, none_dropped: None) -> None:
     """Its lease was left in some other object, and renewed for it."""
     kept: list[Any] = []
     thread = threading.Thread(target=lambda: kept.append(get_lock("a").acquire()))
@@ -132,7 +159,7 @@ def test_a_thread_that_has_ended_holds_nothing_afterwards(memory_locks: None) ->
     assert held_locks() == []
 
 
-def test_a_task_whose_loop_has_closed_is_finished(memory_locks: None) -> None:
+def test_a_task_whose_loop_has_closed_is_finished(memory_locks: None, none_dropped: None) -> None:
     """A task that runs is not."""
     kept: list[Any] = []
 
