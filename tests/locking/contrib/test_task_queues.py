@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import dramatiq
 import pytest
+from django.db import connections
+from django_redis import get_redis_connection
+from dramatiq.brokers.stub import StubBroker
+from huey.api import MemoryHuey
+from huey.exceptions import TaskException
+from rq.job import Job
 
 from locking import LockNotAcquired, distributed_lock
 from locking.testing import held_locks, override_locks, simulate_contention
@@ -31,11 +38,10 @@ def capture(order_id: int) -> str:
 
 def test_a_job_of_rq() -> None:
     """RQ's job runs under the lock; refused, it raises, which RQ's `Retry` counts."""
-    job = pytest.importorskip("rq.job").Job
-    connection = pytest.importorskip("django_redis").get_redis_connection()
+    connection = get_redis_connection()
 
     def performed() -> Any:
-        return job.create(capture, (42,), connection=connection).perform()
+        return Job.create(capture, (42,), connection=connection).perform()
 
     assert performed() == "order:42"
     with simulate_contention("order:42"), pytest.raises(LockNotAcquired):
@@ -43,14 +49,19 @@ def test_a_job_of_rq() -> None:
     assert RAN == [42]
 
 
+class ClosedConnections(dramatiq.Middleware):
+    """Ends a worker thread's connections to the database with its message, as a request's end does."""
+
+    def after_process_message(self, *args: Any, **kwargs: Any) -> None:
+        """Close them."""
+        connections.close_all()
+
+
 def test_an_actor_of_dramatiq() -> None:
     """Dramatiq's actor runs under the lock; refused, it is put back by the retries of the broker."""
-    dramatiq = pytest.importorskip("dramatiq")
-    stub = pytest.importorskip("dramatiq.brokers.stub")
-    broker = stub.StubBroker(
-        middleware=[dramatiq.middleware.Retries(max_retries=3, min_backoff=1, max_backoff=1)]
-    )
-    actor = dramatiq.actor(capture, broker=broker)
+    retries = dramatiq.middleware.Retries(max_retries=3, min_backoff=1, max_backoff=1)
+    broker = StubBroker(middleware=[retries, ClosedConnections()])
+    actor: Any = dramatiq.actor(broker=broker)(capture)
     worker = dramatiq.Worker(broker, worker_threads=1, worker_timeout=50)
     worker.start()
     try:
@@ -70,12 +81,11 @@ def test_an_actor_of_dramatiq() -> None:
 
 def test_a_task_of_huey() -> None:
     """Huey's task runs under the lock; refused, it raises, and `retries` counts down."""
-    api = pytest.importorskip("huey.api")
-    huey = api.MemoryHuey("shop", immediate=True)
+    huey = MemoryHuey("shop", immediate=True)
     task = huey.task(retries=1)(capture)
     assert task(42).get() == "order:42"
     with simulate_contention("order:42"):
         refused = task(42)
-        with pytest.raises(pytest.importorskip("huey.exceptions").TaskException, match="order:42"):
+        with pytest.raises(TaskException, match="order:42"):
             refused.get()
     assert RAN == [42]
