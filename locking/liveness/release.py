@@ -129,6 +129,7 @@ class Watcher:
             self.reset()
             return math.inf
         dead = {file: record for file, record in peers(folder).items() if not record.is_running()}
+        looked = now() - begun
         self.looks = {file: self.looks.get(file, 0) for file in dead}
         for file in self._unfinished():
             released = clean(dead[file])
@@ -139,7 +140,7 @@ class Watcher:
             if released is None:
                 pause = AFTER_TROUBLE
         connections.close_all()  # this thread's, which has no request whose end would do so
-        self._next_look = now() + max(pause, LOOKING_SHARE * (now() - begun))
+        self._next_look = now() + max(pause, LOOKING_SHARE * looked)
         return self._next_look if waiters.total or self._unfinished() else math.inf
 
     def _unfinished(self) -> list[Path]:

@@ -64,7 +64,7 @@ UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
     "core": 7_995,
-    "liveness": 425,  # goal: 300
+    "liveness": 426,  # goal: 300
     "database": 1_563,  # goal, as of each optional part: 1,500
     "redlock": 570,
     "redis": 3_026,

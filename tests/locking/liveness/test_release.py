@@ -446,6 +446,15 @@ def test_a_backend_that_does_not_answer_is_asked_again(by_hand, backend_down):
     assert path.exists()
 
 
+def test_a_release_that_takes_long_puts_off_no_look(by_hand, monkeypatch):
+    """Only looking is paid for with pauses: the next process that dies is found as soon as the first."""
+    dead("c")
+    clock = [now()]
+    monkeypatch.setattr(release, "now", lambda: clock[0])
+    monkeypatch.setattr(release, "clean", lambda record: clock.append(clock.pop() + 5.0) or 1)
+    assert by_hand() == clock[0] + release.LOOK_AGAIN
+
+
 def test_a_release_that_fails_keeps_no_other_from_being_tried(by_hand, monkeypatch, caplog):
     """A backend that can't even be made is asked again later, as one that doesn't answer."""
     path = dead("c")
