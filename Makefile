@@ -8,7 +8,9 @@ PYTEST ?=
 # Tests wait for servers and leases more than they compute: twice as many as a small machine has cores. Each worker
 # begins in another folder, so that folders that compute run beside folders that wait; who is done takes from others.
 WORKERS ?= 4
-SPREAD := -n $(WORKERS) --dist worksteal
+# What only test-all runs waits longer: for servers that start, processes that end, browsers.
+test-all test-rest: WORKERS = 6
+SPREAD = -n $(WORKERS) --dist worksteal
 
 VENV := .venv
 RUN := $(VENV)/bin/python
