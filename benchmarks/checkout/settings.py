@@ -6,3 +6,6 @@ from config.settings import CHECKOUT_STRATEGY, LOCKING
 
 ROOT_URLCONF = "benchmarks.checkout.urls"
 INVENTORY = selling_strategies(CHECKOUT_STRATEGY, LOCKING)
+
+# All buyers come from one address here, more than a worker accepts from one.
+CONNECTIONS_PER_ADDRESS = 0
