@@ -190,12 +190,12 @@ class Registration:
                 return
             if not (start := start_of(pid)):
                 raise PermissionError(f"/proc doesn't show {pid} its own start")
+            process = f"{mark()}.{pid}.{start}.{PROCESS.client_id}"
             with self._mutex:
-                for alias in self.aliases:
-                    name = f"{mark()}.{pid}.{start}.{PROCESS.client_id}.{quote(alias, safe='')}"
-                    self._files.add(folder / name)
-                    (folder / name).touch(0o600)
-                    os.utime(folder / name, (until, until))
+                for path in [folder / f"{process}.{quote(alias, safe='')}" for alias in self.aliases]:
+                    self._files.add(path)
+                    path.touch(0o600)
+                    os.utime(path, (until, until))
                 self.folder, self.problem = folder, None
         except OSError as error:
             self.leave()  # one that can't be brought up to date may say what is untrue
