@@ -8,6 +8,7 @@ class TestMine(StrategyContract):
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -55,10 +56,10 @@ class StrategyContract:
 
     def sell_again_while_busy(self, cause: str, tries: int = 10) -> Any:
         """Sell a unit, and ask again while the answer is Busy: one of many may wait for long."""
-        try:
-            return self.sell(cause)
-        except Busy:
-            return self.sell_again_while_busy(cause, tries - 1) if tries > 1 else None
+        for _ in range(1, tries):
+            with suppress(Busy):
+                return self.sell(cause)
+        return self.sell(cause)
 
     def receive(self, quantity: int, sku: str | None = None) -> None:
         """Take units in."""
