@@ -195,10 +195,10 @@ class Judge:
             "-p", "no:cacheprovider", "--capture=no", "-q", "--reuse-db", "--timeout", "60",
             "--selection", "quick", *sorted({mutant.tests for mutant in MUTANTS}),
         ]  # fmt: skip
-        self._process = WarmProcess(
+        self.process = WarmProcess(
             arguments, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
-        self._requests, self._verdicts = self._process.stdin, self._process.stdout
+        self._requests, self._verdicts = self.process.stdin, self.process.stdout
 
     def verdict(self, mutant: Mutant) -> dict[str, list[str]]:
         """Return the addresses of the tests that `passed` and that `failed`, up to the first that failed."""
@@ -209,21 +209,15 @@ class Judge:
             if line.startswith(VERDICT):
                 return json.loads(line.removeprefix(VERDICT))  # type: ignore[no-any-return]
             printed.append(line)
-        raise AssertionError("".join(printed)[-6000:] + self._process.stderr.read()[-6000:])
-
-    def close(self) -> None:
-        """End the process."""
-        self._requests.close()
-        with self._process:
-            pass
+        raise AssertionError("".join(printed)[-6000:] + self.process.stderr.read()[-6000:])
 
 
 @pytest.fixture(scope="session")
 def judge(django_db_setup: None) -> Iterator[Judge]:
     """Return the process, one for all mutants of this worker."""
     one = Judge()
-    yield one
-    one.close()
+    with one.process:
+        yield one
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.promise)

@@ -61,6 +61,7 @@ def pytest_configure() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool:
     """Read a mutant per line until the end, and write a verdict for each."""
+    os.dup2(1, 2)  # what tests log is read along with the verdicts: a pipe that is not read would fill
     for line in sys.stdin:
         mutant = json.loads(line)
         reads, writes = os.pipe()
