@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from config.embedded.server import redis_program
+from config.embedded import redis_program
 
 START_SECONDS = 10.0
 

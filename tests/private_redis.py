@@ -7,7 +7,7 @@ from pathlib import Path
 
 import redis
 
-from config.embedded.server import redis_program
+from config.embedded import redis_program
 from tests.support.processes import ServerProcess, until
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from config import embedded
-from config.embedded.home import Done
+from config.embedded import Done
 from tests import ROOT
 
 START = "import sys; from pathlib import Path; from config import embedded; embedded.start(Path(sys.argv[1]))"
@@ -40,7 +40,7 @@ def copied_clusters(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., D
     """In place of `Postgres.tool`: the first cluster that initdb makes is copied where another is wanted."""
     original, real = tmp_path_factory.mktemp("cluster") / "original", embedded.Postgres.tool
 
-    def tool(server: embedded.Postgres, name: str, *arguments: str, inherit: int | None = None) -> Done:
+    def tool(server: embedded.Postgres, name: str, *arguments: str, pass_fds: tuple[int, ...] = ()) -> Done:
         target = server.home.path / arguments[1]
         if name == "initdb" and original.exists():
             subprocess.run(["cp", "-a", original, target], check=True)
@@ -48,7 +48,7 @@ def copied_clusters(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., D
                 for path in [target, *target.rglob("*")]:
                     server.home.own(path)
             return Done([], 0, "", "")
-        done = real(server, name, *arguments, inherit=inherit)
+        done = real(server, name, *arguments, pass_fds=pass_fds)
         if name == "initdb":
             subprocess.run(["cp", "-a", target, original], check=True)
         return done

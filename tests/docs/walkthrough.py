@@ -21,7 +21,7 @@ from typing import IO
 
 from redis import Redis
 
-from config.embedded.server import redis_program
+from config.embedded import redis_program
 from tests import ROOT
 from tests.support.processes import ServerProcess, free_ports, until
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from config.embedded.server import redis_program, redis_version
+from config.embedded import redis_program, redis_version
 from tests.support import processes
 from tests.support.processes import ServerProcess
 
