@@ -78,10 +78,10 @@ def directory() -> Path | None:
     return folder
 
 
-def place() -> str:
-    """Return what processes have in common that may judge each other.
+def mark() -> str:
+    """Return what the files begin with of processes that may judge each other.
 
-    That is the host since it was booted, the namespace of its pids, and the locks, caches and databases: a
+    They share the host since it was booted, the namespace of its pids, and the locks, caches and databases: a
     process can release only what it reaches itself.
     """
     boot, namespace = platform.node(), 0
@@ -91,8 +91,8 @@ def place() -> str:
     caches, databases = getattr(settings, "CACHES", {}).values(), connections.settings.values()
     shared = [[str(cache.get(key)) for key in ("LOCATION", "KEY_PREFIX", "VERSION")] for cache in caches]
     shared += [[str(entry.get(key)) for key in ("ENGINE", "HOST", "PORT", "NAME")] for entry in databases]
-    reached = repr([getattr(settings, "LOCKING", None), shared])
-    return f"{boot}/{namespace}/{hashlib.blake2b(reached.encode(), digest_size=8).hexdigest()}"
+    place = repr([boot, namespace, getattr(settings, "LOCKING", None), shared])
+    return hashlib.blake2b(place.encode(), digest_size=8).hexdigest()
 
 
 def start_of(pid: int) -> str | None:
@@ -101,35 +101,26 @@ def start_of(pid: int) -> str | None:
     With its pid that names a process for good, where a pid alone may have been given to another.
     """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):  # it has ended, or /proc shows users their own only
-        with suppress(PermissionError):
-            try:
-                os.kill(pid, 0)
-            except ProcessLookupError:
-                return ""
-        return None
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):  # it has ended, or /proc shows users their own only
+            os.kill(pid, 0)
+            return None
+    except ProcessLookupError:
+        return ""
     except OSError:
         return None
     return "" if fields[0] in "ZX" else fields[19]  # a zombie has ended, though its parent hasn't asked how
 
 
 class Record(NamedTuple):
-    """What a process's file says, by its name and its time.
+    """What a process's file says, by its name and its time."""
 
-    Attributes:
-        client: the process's client id.
-        pid: of the process.
-        start: see `start_of`.
-        alias: of a backend that it has used.
-        kept: the Unix time until which its guarded leases have to stay although it is dead.
-    """
-
-    client: str
+    client: str  # its client id
     pid: int
-    start: str
-    alias: str
-    kept: float
+    start: str  # see `start_of`
+    alias: str  # of a backend that it has used
+    kept: float  # the Unix time until which its guarded leases have to stay although it is dead
 
     def is_running(self) -> bool:
         """Return whether the process may live still."""
@@ -145,16 +136,10 @@ class Record(NamedTuple):
 
 
 class Registration:
-    """The files of this process.
-
-    Attributes:
-        problem: why it has none; None where it has, or needs none.
-        folder: where they are.
-        aliases: the backends that it has used; asked before every acquisition.
-    """
+    """The files of this process."""
 
     def __init__(self) -> None:
-        self.problem: str | None = None
+        self.problem: str | None = None  # why it has none, if it should have one
         self.reset()
 
     def reset(self) -> None:
@@ -164,10 +149,11 @@ class Registration:
         self.aliases, self._files, self._kept = set[str](), set[Path](), 0.0
 
     def enter(self, alias: str) -> None:
-        """Say that this process uses this backend."""
-        with self._mutex:
-            self.aliases.add(alias)
-            self.refresh()
+        """Say that this process uses this backend; asked before every acquisition."""
+        if alias not in self.aliases:
+            with self._mutex:
+                self.aliases.add(alias)
+                self.refresh()
 
     def keep(self, owner: str, until: float) -> None:
         """Have a guarded lease stay until the Unix time `until`, even if this process dies before.
@@ -188,9 +174,7 @@ class Registration:
         try:
             if not self.aliases or (folder := directory()) is None:
                 return
-            if not (start := start_of(pid)):
-                raise PermissionError(f"/proc doesn't show {pid} its own start")
-            process = f"{mark()}.{pid}.{start}.{PROCESS.client_id}"
+            process = f"{mark()}.{pid}.{start_of(pid)}.{PROCESS.client_id}"
             with self._mutex:
                 for path in [folder / f"{process}.{quote(alias, safe='')}" for alias in self.aliases]:
                     self._files.add(path)
@@ -216,11 +200,6 @@ class Registration:
 
 registration = Registration()
 after_fork(registration.reset)
-
-
-def mark() -> str:
-    """Return what the files of this place begin with: others aren't judged."""
-    return hashlib.blake2b(place().encode(), digest_size=8).hexdigest()
 
 
 def peers(folder: Path) -> dict[Path, Record]:

@@ -17,12 +17,9 @@ import math
 import platform
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from django.apps import apps
-from django.db import DatabaseError, connections, router
-
-from locking.backends.base import BaseLockBackend, Held
+from locking.backends.base import BaseLockBackend
 from locking.backends.capabilities import ForceRelease, Listing, releaser_of
 from locking.core.handler import locks
 from locking.core.lease import live_leases
@@ -70,38 +67,23 @@ def _clean(backend: BaseLockBackend, record: Record) -> int:
     backend.dequeue_owned(record.made)
     holds = [hold for hold in backend.all_held(backend.key("")) if record.leaves(hold.owner)]
     for hold in holds:
-        if releaser_of(backend, hold.kind).force_release(hold.key, hold.owner):
-            _report(backend, hold, record)
+        releaser = releaser_of(backend, hold.kind)
+        if releaser.force_release(hold.key, hold.owner):
+            notify(
+                lock_orphaned,
+                outcome="orphaned",
+                name=hold.key.removeprefix(backend.settings.key_prefix),
+                key=hold.key,
+                backend=releaser.alias,
+                owner=hold.owner,
+                token=hold.token,
+                holder=f"{platform.node()}:{record.pid}",
+            )
     return len(holds)
 
 
-def _report(backend: BaseLockBackend, hold: Held, record: Record) -> None:
-    """Report to the signal's receivers, the log, the metrics and the audit."""
-    fields: dict[str, Any] = {
-        "name": hold.key.removeprefix(backend.settings.key_prefix),
-        "key": hold.key,
-        "backend": backend.alias,
-        "owner": hold.owner,
-        "token": hold.token,
-        "holder": f"{platform.node()}:{record.pid}",
-    }
-    notify(lock_orphaned, outcome="orphaned", **fields)
-    if not apps.is_installed("locking"):
-        return
-    model: Any = apps.get_model("locking", "LockEvent")
-    alias, reason = router.db_for_write(model), f"the process {fields['holder']} has ended"
-    row = model(
-        action=model.Action.DEAD_PROCESS, actor="process liveness", reason=reason, kind=hold.kind, **fields
-    )
-    try:
-        row.save(using=alias)
-    except DatabaseError as error:  # the lock is released by now, so the log has to do
-        logger.warning("the release of %r for a dead process has no audit row: %s", fields["name"], error)
-        connections[alias].close()
-
-
-class Watcher:
-    """Looks, in one thread per process, while a lock is waited for.
+class Watcher(Observer):
+    """Keeps this process's files up to date, and looks for dead processes while a lock is waited for.
 
     Attributes:
         enabled: False keeps it from looking: then the leases decide.
@@ -117,6 +99,20 @@ class Watcher:
     def reset(self) -> None:
         """Start from nothing."""
         self.looks, self._next_look = dict[Path, int](), 0.0
+
+    def used(self, backend: BaseLockBackend) -> None:
+        """Have a file for the backend, before the first acquisition."""
+        registration.enter(backend.settings.alias)
+
+    def kept(self, owner: str, until: float) -> None:
+        """Have the lock stay although its process may die before."""
+        registration.keep(owner, until)
+
+    def waiting(self, name: str, template: str | None, backend: str, change: int) -> None:
+        """Look for a dead process that has what is waited for."""
+        if change > 0:
+            registration.enter(backend.partition("/")[0])
+            self.look()
 
     def look(self) -> None:
         """Have the thread look in the background, soon, and then for as long as a lock is waited for."""
@@ -139,7 +135,6 @@ class Watcher:
                     file.unlink()
             if released is None:
                 pause = AFTER_TROUBLE
-        connections.close_all()  # this thread's, which has no request whose end would do so
         self._next_look = now() + max(pause, LOOKING_SHARE * looked)
         return self._next_look if waiters.total or self._unfinished() else math.inf
 
@@ -150,28 +145,6 @@ class Watcher:
 watcher = Watcher()
 
 
-class Registrar(Observer):
-    """Keeps this process's file up to date, and looks for dead processes while a lock is waited for."""
-
-    def used(self, backend: BaseLockBackend) -> None:
-        """Enter the backend into the file, before the first acquisition."""
-        self._enter(backend.alias)
-
-    def _enter(self, alias: str) -> None:
-        if (main := alias.partition("/")[0]) not in registration.aliases:
-            registration.enter(main)
-
-    def kept(self, owner: str, until: float) -> None:
-        """Have the lock stay although its process may die before."""
-        registration.keep(owner, until)
-
-    def waiting(self, name: str, template: str | None, backend: str, change: int) -> None:
-        """Look for a dead process that has what is waited for."""
-        if change > 0:
-            self._enter(backend)
-            watcher.look()
-
-
 def leave() -> None:
     """Delete the files, unless a guarded lock is left that others may release."""
     if not any(lease.open and lease.renewed and is_guarded(lease.owner) for lease in live_leases()):
@@ -180,5 +153,5 @@ def leave() -> None:
 
 def start() -> None:
     """Have process liveness hear of this process's locks, and of its end."""
-    observe(Registrar())
+    observe(watcher)
     atexit.register(leave)

@@ -280,7 +280,7 @@ def test_a_deadlock_without_a_database_is_in_the_log(engine, monkeypatch, caplog
 
     monkeypatch.setattr(LockEvent, "save", fail)
     event = signals.LockEvent(outcome="deadlock", name="a", key="shop:a", backend="default/fair", owner="o:1")
-    audit.write_deadlock(None, event)
+    audit.write_event(None, event)
     assert "has no audit row: gone" in caplog.text
 
 

@@ -313,7 +313,7 @@ def test_deployments_with_other_cache_prefixes_are_apart(settings):
     seen = set()
     for changes in ({}, {"KEY_PREFIX": "a"}, {"VERSION": 2}):
         settings.CACHES = {"default": {"BACKEND": "x", "LOCATION": "redis://x", **changes}}
-        seen.add(files.place())
+        seen.add(files.mark())
     assert len(seen) == 3
 
 

@@ -11,6 +11,7 @@ import pytest
 from locking.liveness import files
 from locking.liveness.files import Record, registration
 from locking.liveness.release import watcher
+from locking.signals import flush
 from locking.testing.contract.base import until
 
 __all__ = ["runtime_dir", "watching"]
@@ -62,3 +63,4 @@ def watching(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     registration.leave()
     registration.reset()  # without a directory the watcher comes to rest
     until(lambda: not watcher._unfinished(), PATIENCE)
+    flush()
