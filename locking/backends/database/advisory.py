@@ -13,12 +13,10 @@ import selectors
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable
-from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import Any, ClassVar, Final
-from weakref import finalize, ref
+from weakref import finalize
 
 from django.core.checks import CheckMessage
 from django.core.checks import Error as CheckError
@@ -65,22 +63,15 @@ SLOT_PAUSE: Final = 0.1
 TIDY_AT: Final = 64
 """Holds at which those are cleared away whose lease has ended without a release."""
 
-
-IDLE_NAME: Final = "holdfast"
-
 PREPARE_TO_WAIT: Final = """
 SELECT set_config('lock_timeout', %(wait)s, false), set_config('idle_session_timeout', %(silence)s, false),
        set_config('client_connection_check_interval', '1s', false),
        set_config('statement_timeout', '0', false)
 """
-WAITED: Final = "SELECT set_config('idle_session_timeout', '0', false)"
 KEEP: Final = """
 SELECT set_config('application_name', %(owner)s, false), set_config('idle_session_timeout', %(ttl)s, false),
        pg_backend_pid()
 """
-PID: Final = "SELECT pg_backend_pid()"
-
-
 TRY_ACQUIRE: Final = """
 SELECT CASE WHEN pg_try_advisory_lock{form}(%(number)s) THEN
        set_config('application_name', %(owner)s, false) || set_config('idle_session_timeout', %(ttl)s, false)
@@ -89,10 +80,8 @@ SELECT CASE WHEN pg_try_advisory_lock{form}(%(number)s) THEN
 WAIT: Final = "SELECT pg_advisory_lock{form}(%(number)s)"
 RELEASE: Final = """
 SELECT pg_advisory_unlock{form}(%(number)s), set_config('idle_session_timeout', '0', false),
-       set_config('application_name', %(idle)s, false), pg_backend_pid()
+       set_config('application_name', 'holdfast', false), pg_backend_pid()
 """
-EXCLUSIVE, SHARED = "", "_shared"
-"""The two forms of the lock, as the names of PostgreSQL's functions end."""
 
 
 def number_of(key: str) -> int:
@@ -137,13 +126,10 @@ class Session:
 
     def keep(self, ttl: float, *, exactly: bool = False) -> bool:
         """Have the lease last `ttl` seconds from now, at least or `exactly`; False: the session has ended."""
-
-        def asked() -> dict[str, Any]:
+        with self._mutex:
             moment = now()
             self._ends = moment + ttl if exactly else max(self._ends, moment + ttl)
-            return {"owner": self.owner, "ttl": as_milliseconds(self._ends - moment)}
-
-        row = self._ask(KEEP, asked)
+            row = self._ask(KEEP, {"owner": self.owner, "ttl": as_milliseconds(self._ends - moment)})
         return row is not None and row[-1] == self._pid
 
     def release(self, pool: ConnectionPool) -> bool:
@@ -152,8 +138,8 @@ class Session:
         A connection that breaks under the request ends the lock too, so that the release has worked.
         """
         was_alive = self.is_alive()
-        asked = {"number": self._number, "idle": IDLE_NAME}
-        row = self._ask(RELEASE.format(form=self._form), lambda: asked, last=True)
+        with self._mutex:
+            row = self._ask(RELEASE.format(form=self._form), {"number": self._number}, last=True)
         if row is None:
             return was_alive and self._broken
         if row[-1] != self._pid or not row[0]:
@@ -163,24 +149,23 @@ class Session:
         pool.give_back(self.connection)
         return True
 
-    def _ask(self, statement: str, asked: Callable[[], dict[str, Any]], *, last: bool = False) -> Any:
+    def _ask(self, statement: str, asked: dict[str, Any], *, last: bool = False) -> Any:
         """Return the row, or None when the session has ended: the lock has ended with it, that is sure.
 
         After the `last` request the connection may serve another hold, which a late extension must not touch.
         """
-        with self._mutex:
-            if self._is_released or self.connection.connection is None:
-                return None
-            self._is_released = last
-            try:
-                with self.connection.cursor() as cursor:
-                    cursor.execute(statement, asked())
-                    return cursor.fetchone()
-            except Error as error:
-                # Without the server's own word it isn't known what came of the request.
-                self._broken = getattr(error.__cause__, "sqlstate", None) is None
-                discard(self.connection)
-                return None
+        if self._is_released or self.connection.connection is None:
+            return None
+        self._is_released = last
+        try:
+            with self.connection.cursor() as cursor:
+                cursor.execute(statement, asked)
+                return cursor.fetchone()
+        except Error as error:
+            # Without the server's own word it isn't known what came of the request.
+            self._broken = getattr(error.__cause__, "sqlstate", None) is None
+            discard(self.connection)
+            return None
 
 
 def _is_quiet(raw: Any, connection: Any) -> bool:
@@ -191,11 +176,9 @@ def _is_quiet(raw: Any, connection: Any) -> bool:
             while selector.select(0):  # each reads once: its last words, and then the end
                 raw.pgconn.consume_input()
         raw.pgconn.is_busy()  # reads the words: see `_hear_the_end`
-        if connection.has_ended:
-            return False
     except Exception:  # whatever is wrong with it, it isn't alive
         return False
-    return not raw.closed
+    return not (raw.closed or connection.has_ended.is_set())
 
 
 def _hear_the_end(connection: Any) -> None:
@@ -203,13 +186,12 @@ def _hear_the_end(connection: Any) -> None:
 
     libpq takes an error that answers no request for a notice.
     """
-    known = ref(connection)
+    connection.has_ended = ended = threading.Event()
 
     def hear(notice: Any) -> None:
-        if notice.severity_nonlocalized in ("FATAL", "PANIC") and (one := known()) is not None:
-            one.has_ended = True
+        if notice.severity_nonlocalized in ("FATAL", "PANIC"):
+            ended.set()
 
-    connection.has_ended = False
     connection.connection.add_notice_handler(hear)
 
 
@@ -232,11 +214,11 @@ def wait_in_line(
         except Error as error:
             if not was_locked_out(error):
                 raise
-            cursor.execute(WAITED)  # a connection of the pool is idle until it is needed
+            # A connection of the pool is idle until it is needed.
+            cursor.execute("SELECT set_config('idle_session_timeout', '0', false)")
             return False
         finally:
-            with suppress(AttributeError):
-                raw.wait = bounded
+            raw.wait = bounded
     return True
 
 
@@ -245,12 +227,10 @@ class ServerQueueBackend(BaseLockBackend):
 
     Attributes:
         vendors: the engines that have such locks.
-        scope: the same in words.
         options: further ones, with their defaults.
     """
 
     vendors: ClassVar[tuple[str, ...]] = ("postgresql",)
-    scope: ClassVar[str]
     options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, settings: AliasSettings) -> None:
@@ -261,8 +241,8 @@ class ServerQueueBackend(BaseLockBackend):
         self._pool = ConnectionPool(self._using, self._timeout, settings.alias, self._identify)
         if self._pool.vendor not in self.vendors:
             raise ImproperlyConfigured(
-                f"LOCKING[{settings.alias!r}]: {self.scope}, and the database {self._using!r} is"
-                f" {self._pool.vendor}; take DatabaseBackend"
+                f"LOCKING[{settings.alias!r}]: {type(self).__name__} works on {', '.join(self.vendors)}, and"
+                f" the database {self._using!r} is {self._pool.vendor}; take DatabaseBackend"
             )
 
     def _identify(self, connection: Any) -> None:
@@ -270,7 +250,7 @@ class ServerQueueBackend(BaseLockBackend):
 
     @abstractmethod
     def wait_for(self, key: str, owner: str, ttl: float, seconds: float) -> Outcome:
-        """Wait in the server's queue, at most `seconds`."""
+        """Acquire the lock, waiting in the server's queue for at most `seconds`."""
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
         return ServerQueueWaiter(self, key, owner, ttl, fenced)
@@ -304,9 +284,8 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
     options = {"session_pooling": False}  # noqa: RUF012 - a constant
     frees_with_holder = True
     kinds: ClassVar[frozenset[str]] = frozenset({"read", "write"})
-    scope = "advisory locks are PostgreSQL's"
 
-    _form = EXCLUSIVE
+    _form = ""  # the end of the names of PostgreSQL's functions; of a read lock's it is "_shared"
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
@@ -319,7 +298,7 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
         if kind not in self._variants:
             self._variants[kind] = made = copy(self)
             made.alias = f"{self.settings.alias}/{kind}"
-            made._form = SHARED if kind == "read" else EXCLUSIVE
+            made._form = "_shared" if kind == "read" else ""
             made._holds = {}
             after_fork(made.forget)
         return self._variants[kind]
@@ -337,7 +316,7 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
         Raises:
             LockNotSupported: naming what can be done.
         """
-        ((pid,),) = _asked(connection, PID)
+        ((pid,),) = _asked(connection, "SELECT pg_backend_pid()")
         if pid != connection.connection.info.backend_pid and not self._session_pooling:
             raise LockNotSupported(
                 f"the lock backend {self.alias!r} needs a session of its own, but a connection pooler sits"
@@ -352,20 +331,18 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
         sent = now()
         if self.extend(key, owner, ttl):
             return Grant(0, sent, is_new=False)
-        return self._ask(key, owner, ttl, None)
+        return self.wait_for(key, owner, ttl, 0.0)
 
     def wait_for(self, key: str, owner: str, ttl: float, seconds: float) -> Outcome:
-        return self._ask(key, owner, ttl, now() + seconds)
-
-    def _ask(self, key: str, owner: str, ttl: float, until: float | None) -> Outcome:
-        """Wait for a connection, and then in the server's queue, until then; without `until` ask once.
+        """See the base class; without `seconds` ask once.
 
         What is left of the time goes to another connection where the server has closed the first.
         """
+        until = now() + seconds
 
         def attempt(_: int) -> Outcome:
             connection = self._pool.take()
-            patience = 0.0 if until is None else max(0.001, until - now())
+            patience = max(0.001, until - now()) if seconds else 0.0
             try:
                 outcome = self._lock(connection, key, owner, ttl, patience)
             except BaseException:
@@ -378,8 +355,7 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
         try:
             return self._pool.retried(attempt)
         except NoConnection as error:  # a waiter asks again while its time lasts
-            if until is not None:
-                time.sleep(max(0.0, min(until - now(), SLOT_PAUSE)))
+            time.sleep(max(0.0, min(until - now(), SLOT_PAUSE)))
             return Busy(outage=error)
 
     def _lock(
@@ -405,8 +381,7 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
         if len(self._holds) % TIDY_AT == 0:
             for name, held in list(self._holds.items()):
                 if not held.is_alive():
-                    self._holds.pop(name, None)
-                    discard(held.connection)
+                    self._holds.pop(name, None)  # with the last reference its connection is closed
         return Grant(0, sent)
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:

@@ -69,7 +69,8 @@ class ConnectionPool:
         ready: Callable[[BaseDatabaseWrapper], object] = bool,
         size: int = MAX_CONNECTIONS,
     ) -> None:
-        self.using, self.owner = using, owner
+        self.using, self.vendor = using, connections[using].vendor
+        self._which = f"the database {using!r} of the lock backend {owner!r}"
         self._timeout, self._ready, self._size = timeout, ready, size
         self._idle: deque[BaseDatabaseWrapper] = deque()
         self.forget()
@@ -84,11 +85,6 @@ class ConnectionPool:
         self._changed = threading.Condition(threading.RLock())
         # Weak: a permit that is lost to an exception from a signal handler is free again.
         self._permits: WeakSet[Permit] = WeakSet()
-
-    @property
-    def vendor(self) -> str:
-        """Return the engine's name, without a query."""
-        return connections[self.using].vendor
 
     def run(self, step: Callable[[Any, int], T]) -> T:
         """Return what `step` makes of a cursor and the number of the attempt.
@@ -154,8 +150,7 @@ class ConnectionPool:
                         f" {self._timeout:g} s; raise OPTIONS['max_connections'], or find out what is slow"
                     )
                 self._changed.wait(min(left, 1.0))
-            permit = Permit()
-            self._permits.add(permit)
+            self._permits.add(permit := Permit())
             return permit
 
     def take(self) -> BaseDatabaseWrapper:
@@ -186,7 +181,7 @@ class ConnectionPool:
 
     def connect(self) -> BaseDatabaseWrapper:
         """Return a new connection, whose requests are given up on a server that is frozen."""
-        connection = _copy(self.using, self._timeout)
+        connection = unconnected_copy(self.using, self._timeout)
         try:
             with connection.wrap_database_errors:
                 connection.connect()
@@ -199,10 +194,6 @@ class ConnectionPool:
             discard(connection)
             raise
         return connection
-
-    @property
-    def _which(self) -> str:
-        return f"the database {self.using!r} of the lock backend {self.owner!r}"
 
     def meant(self, error: Error) -> BackendError:
         """Return our error for the database's: *no answer* and *an error as answer* are two things."""
@@ -244,7 +235,7 @@ def in_memory(using: str) -> bool:
     return connections[using].vendor == "sqlite" and (":memory:" in name or "mode=memory" in name)
 
 
-def _copy(using: str, timeout: float) -> BaseDatabaseWrapper:
+def unconnected_copy(using: str, timeout: float) -> BaseDatabaseWrapper:
     """Return a wrapper with the present settings of `using`, in autocommit and at READ COMMITTED."""
     if in_memory(using):
         raise ImproperlyConfigured(

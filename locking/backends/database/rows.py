@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -83,7 +83,6 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
         self._listener = NotificationListener(self._pool)
         self._next_sweep = now() + SWEEP_EVERY
         self.sql = BY_VENDOR[self._pool.vendor]
-        self._notifies = self._pool.vendor == "postgresql"
 
     def _id(self, key: str) -> str:
         return fence_name(key, self._pool.vendor)
@@ -112,13 +111,13 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
         return Grant(token, sent, resent=attempt > 1, is_new=bool(is_new))
 
     def _take(self, cursor: Any, asked: dict[str, Any]) -> Any:
-        for attempt in range(CONFLICT_TRIES):
+        for _ in range(CONFLICT_TRIES - 1):
             try:
                 return self._take_once(cursor, asked)
             except DatabaseError as error:
-                if not was_overtaken(error) or attempt == CONFLICT_TRIES - 1:
+                if not was_overtaken(error):
                     raise
-        raise AssertionError("unreachable")
+        return self._take_once(cursor, asked)
 
     def _take_once(self, cursor: Any, asked: dict[str, Any]) -> Any:
         if self._pool.vendor == "sqlite":
@@ -136,8 +135,8 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
         return self._seen(cursor, asked)
 
     def _seen(self, cursor: Any, asked: dict[str, Any]) -> Any:
-        rows = fetched(cursor, self.sql["seen"], asked)
-        return rows[0] if rows else None
+        cursor.execute(self.sql["seen"], asked)
+        return cursor.fetchone()
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         return self._change("extend", key, owner, ttl)
@@ -224,19 +223,19 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
         self._pool.run(step)
 
     def processes(self) -> dict[str, Heartbeat]:
-        return self._heartbeats_of(bool)
+        return self._all_heartbeats()
 
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        return self._heartbeats_of(frozenset(clients).__contains__)
+        found = self._all_heartbeats()
+        return {client: found[client] for client in clients if client in found}
 
-    def _heartbeats_of(self, wanted: Callable[[str], bool]) -> dict[str, Heartbeat]:
+    def _all_heartbeats(self) -> dict[str, Heartbeat]:
         prefix, rows = self.settings.key_prefix, self._pool.fetch(self.sql["all_heartbeats"])
-        found = {
+        return {
             client.removeprefix(prefix): Heartbeat(text, max(0, silent) / 1e6)
             for client, text, silent in rows
             if client.startswith(prefix)
         }
-        return {client: heartbeat for client, heartbeat in found.items() if wanted(client)}
 
     def tidy(self) -> None:
         """Delete the records of processes that stopped long ago and, once per hour, the rows of old locks."""
@@ -247,11 +246,11 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
     # waiting
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        kind = RowWaiter if self._notifies else PollingWaiter
+        kind = RowWaiter if self._pool.vendor == "postgresql" else PollingWaiter
         return kind(self, key, owner, ttl, fenced)
 
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
-        kind = AsyncRowWaiter if self._notifies else AsyncPollingWaiter
+        kind = AsyncRowWaiter if self._pool.vendor == "postgresql" else AsyncPollingWaiter
         return kind(self, key, owner, ttl, fenced)
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
@@ -310,8 +309,7 @@ class RowSteps(WaitingSteps):
 
     def give_up(self) -> None:
         self._left = True
-        if self._stands:
-            self._listener.unsubscribe(self._id, self)
+        self._listener.unsubscribe(self._id, self)
 
     def pause(self) -> float:
         return RECHECK if self._listener.listens else jittered(self._attempts)

@@ -61,10 +61,10 @@ class TransactionScopedBackend(ServerQueueBackend):
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         """See the base class; LockNotSupported outside a transaction."""
-        return self.take(key, 0.0)
+        return self.wait_for(key, owner, ttl, 0.0)
 
-    def take(self, key: str, seconds: float) -> Outcome:
-        """Take the lock for the open transaction, waiting at most `seconds`."""
+    def wait_for(self, key: str, owner: str, ttl: float, seconds: float) -> Outcome:
+        """See the base class; the open transaction has the lock."""
         connection = connections[self._using]
         if not connection.in_atomic_block:
             raise LockNotSupported(
@@ -116,9 +116,7 @@ class TransactionScopedBackend(ServerQueueBackend):
         """There is no lease: the lock lasts as long as its transaction."""
         return True
 
-    def shorten(self, key: str, owner: str, ttl: float) -> bool:
-        """See `extend`."""
-        return True
+    shorten = extend
 
     def release(self, key: str, owner: str) -> bool:
         """There is nothing to do: COMMIT or ROLLBACK did it, or will."""
@@ -126,9 +124,6 @@ class TransactionScopedBackend(ServerQueueBackend):
 
     def holder(self, key: str) -> Holder | None:
         raise self.unsupported("tell who holds a lock")
-
-    def wait_for(self, key: str, owner: str, ttl: float, seconds: float) -> Outcome:
-        return self.take(key, max(seconds, 0.001))
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         if live:
@@ -142,8 +137,6 @@ class TransactionLockBackend(TransactionScopedBackend):
     Options:
         using: alias in DATABASES, on PostgreSQL; the transaction must be on it.
     """
-
-    scope = "TransactionLockBackend works on postgresql"
 
     def lock(self, cursor: Any, key: str, *, wait: bool) -> bool:
         verb = "pg_advisory_xact_lock" if wait else "pg_try_advisory_xact_lock"
@@ -166,7 +159,6 @@ class RowLockBackend(TransactionScopedBackend):
     """
 
     vendors = ("postgresql", "mysql")
-    scope = "RowLockBackend works on postgresql, mysql"
     live_question = "SELECT name FROM locking_fence LIMIT 1"
 
     def __init__(self, settings: AliasSettings) -> None:

@@ -189,7 +189,7 @@ def test_the_first_look_at_an_ended_session_tells(backend):
 
 def test_the_last_words_count_while_the_socket_is_open():
     """The server lets go of the lock between the two."""
-    ours = mock.Mock(has_ended=False)
+    ours = mock.Mock()
     raw = mock.Mock(closed=False)
     heard: list[Any] = []
     ours.connection.add_notice_handler = heard.append
@@ -200,7 +200,7 @@ def test_the_last_words_count_while_the_socket_is_open():
         raw.fileno = one.fileno
         assert not advisory._is_quiet(raw, ours)
         raw.pgconn.is_busy.side_effect = lambda: heard[0](mock.Mock(severity_nonlocalized="WARNING"))
-        ours.has_ended = False
+        ours.has_ended.clear()
         assert advisory._is_quiet(raw, ours)
 
 
