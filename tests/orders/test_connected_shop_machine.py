@@ -21,7 +21,7 @@ from orders.events import relay
 from orders.events.signals import SIGNALS
 from orders.models import OrderEvent, PaymentEvent
 from orders.selling import reservations
-from tests.orders.test_shop_machine import LONG_ENOUGH, TEN_MINUTES, Shop, run_steps
+from tests.orders.test_shop_machine import LONG_ENOUGH, TEN_MINUTES, Shop, at_two_lengths, run_steps
 
 SINCE_PAID = ("paid", "partly_shipped", "shipped", "returned")
 
@@ -111,9 +111,10 @@ class ConnectedShop(Shop):
 
 @pytest.mark.timeout(LONG_ENOUGH)
 @pytest.mark.django_db(transaction=True)
-def test_the_connected_shop_keeps_its_books_and_tells_of_everything(capsys):
+@at_two_lengths
+def test_the_connected_shop_keeps_its_books_and_tells_of_everything(capsys, examples):
     """All that the shop does, with the audit after each step, and every event delivered in the end."""
-    steps = run_steps(ConnectedShop)
+    steps = run_steps(ConnectedShop, examples)
     with capsys.disabled():
         print(f"\nsteps of the connected shop, each audited: {steps}")
 

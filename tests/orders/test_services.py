@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from inventory import InvalidLines, Line, Shortage, SoldOut, UnknownSku
+from inventory import InvalidLines, Line, Shortage, SoldOut, UnknownSku, stock
 from inventory.models import Movement
 from orders.audit import audit
 from orders.models import Order, OrderItem
@@ -102,8 +102,10 @@ def test_the_largest_order_is_sold_out_not_an_error():
 
 def test_the_dearest_order_fits_its_total():
     """A hundred lines of ten thousand at the highest price still fit the total's column."""
-    products = [ProductFactory.create(on_hand=MAX_QUANTITY, price=Decimal("99999999.99")) for _ in range(100)]
-    order = checkout([Line(product.sku, MAX_QUANTITY) for product in products], "conditional_update")
+    products = [ProductFactory.create(on_hand=0, price=Decimal("99999999.99")) for _ in range(100)]
+    lines = [Line(product.sku, MAX_QUANTITY) for product in products]
+    stock.receive(lines, cause="the dearest delivery")
+    order = checkout(lines, "conditional_update")
     order.refresh_from_db()
     assert order.total == 100 * MAX_QUANTITY * Decimal("99999999.99")
 

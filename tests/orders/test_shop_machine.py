@@ -486,10 +486,15 @@ COUNTED: Counter[str] = Counter()
 LONG_ENOUGH = 7200 if "HOLDFAST_STEPS" in os.environ else 300
 
 
-def run_steps(machine):
-    """Take a few steps, or as many as `HOLDFAST_STEPS` says; return how many were audited."""
+at_two_lengths = pytest.mark.parametrize(
+    "examples", [4, pytest.param(12, marks=pytest.mark.whole)], ids=["briefly", "at length"]
+)
+
+
+def run_steps(machine, examples):
+    """Take so many examples, or as many steps as `HOLDFAST_STEPS` says; return how many were audited."""
     wanted = int(os.environ.get("HOLDFAST_STEPS", "0"))
-    examples, steps = (-(-wanted // USUAL), EXAMPLE) if wanted else (12, 15)
+    examples, steps = (-(-wanted // USUAL), EXAMPLE) if wanted else (examples, 15)
     COUNTED.clear()
     run_state_machine_as_test(
         machine,
@@ -508,9 +513,10 @@ def run_steps(machine):
 
 @pytest.mark.timeout(LONG_ENOUGH)
 @pytest.mark.django_db(transaction=True)
-def test_the_shop_keeps_its_books_whatever_is_done(capsys):
+@at_two_lengths
+def test_the_shop_keeps_its_books_whatever_is_done(capsys, examples):
     """Deliveries, sales, payments, shipments, returns, counts, and deaths in the middle of each."""
-    steps = run_steps(Shop)
+    steps = run_steps(Shop, examples)
     with capsys.disabled():
         print(f"\nsteps of the shop, each audited: {steps}")
 
