@@ -8,12 +8,9 @@ from typing import Any
 from factory.declarations import LazyAttribute, LazyFunction, Sequence
 from factory.django import DjangoModelFactory
 
-from inventory import Line
-from orders.catalog.products import create_product
+from inventory import Line, stock
 from orders.models import Order, Product
 from orders.selling.checkout import checkout
-
-FIELDS = ("name", "price", "currency", "on_hand")
 
 
 class ProductFactory(DjangoModelFactory[Product]):
@@ -29,11 +26,12 @@ class ProductFactory(DjangoModelFactory[Product]):
 
     @classmethod
     def _create(cls, model_class: type[Product], *args: Any, **kwargs: Any) -> Product:
-        sku, given = kwargs.pop("sku"), {name: kwargs.pop(name) for name in FIELDS if name in kwargs}
-        product = create_product(sku, **given)
-        for name, value in kwargs.items():
-            setattr(product, name, value)
-        product.save()
+        # `create_product` checks each field and constraint by a query, which took longer than most tests do.
+        on_hand = kwargs.pop("on_hand")
+        product = Product(**kwargs)
+        product.save(force_insert=True)
+        if on_hand:
+            stock.receive(product.sku, on_hand, cause=f"initial:{product.pk}")
         return Product.objects.select_related("stock").get(pk=product.pk)
 
 
