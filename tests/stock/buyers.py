@@ -139,7 +139,8 @@ def _buy(stock: Any, what: Buyers, cause: str) -> str:
     def place(lines: Any) -> Order:
         return Order.objects.using(what.database).create(reference=cause)
 
-    while True:
+    parent = os.getppid()
+    while os.getppid() == parent:  # a test that is killed leaves nobody who buys without end
         try:
             if what.strategy:
                 stock.sell(what.cart, cause=cause, write=place)
@@ -156,6 +157,7 @@ def _buy(stock: Any, what: Buyers, cause: str) -> str:
                 continue
             raise
         return "sold"
+    return "left alone"
 
 
 if __name__ == "__main__":
