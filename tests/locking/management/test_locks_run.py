@@ -310,8 +310,8 @@ def test_what_fails_behind_the_start_leaves_no_command_without_its_lock(monkeypa
     """Nothing of it goes on when the lock is released."""
     started = []
 
-    def fail(running, lease):
-        started.append(running._started)
+    async def fail(running, lease, process):
+        started.append(process)
         raise ZeroDivisionError
 
     monkeypatch.setattr(Running, "_watch_over", fail)
