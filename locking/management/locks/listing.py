@@ -1,20 +1,19 @@
-"""`locks list`, `show` and `watch`: what is held, by whom, for how long."""
+"""`locks show`: everything that is known of one lock."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
 from django.db import DatabaseError
 
-from locking.backends.base import BaseLockBackend
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.exceptions import LockNotSupported
-from locking.inspection.facts import facts
+from locking.inspection.columns import HeldLock, facts
 from locking.inspection.formatting import duration
-from locking.inspection.held import HeldLock, holds_of
+from locking.inspection.held import holds_of
 from locking.keys.names import check_name
 from locking.models import Fence, LockEvent
 from locking.utils.databases import fence_name
@@ -22,7 +21,7 @@ from locking.utils.databases import fence_name
 LAST_EVENTS = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Picture:
     """Everything that is known of one lock: its holds, the row of its fence, what operators did to it (the
     latest first), and what could not be asked for.
@@ -31,10 +30,10 @@ class Picture:
     name: str
     key: str
     backend: str
-    holds: list[HeldLock]
-    fence: dict[str, Any] | None
-    events: list[dict[str, Any]]
-    unknown: list[str]
+    holds: list[HeldLock] = field(default_factory=list)
+    fence: dict[str, Any] | None = None
+    events: list[dict[str, Any]] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as plain values, for JSON."""
@@ -48,39 +47,23 @@ def picture_of(name: str, alias: str | None) -> Picture:
         LockKeyError: a name that can't be one. BackendUnavailable: the backend doesn't answer.
     """
     backend = locks[alias or DEFAULT_ALIAS]
-    key, unknown = backend.key(check_name(name)), list[str]()
-    holds = _holds(backend, name, key, unknown)
-    fence, events = _from_database(key, backend.alias, unknown)
-    return Picture(name, key, backend.alias, holds, fence, events, unknown)
-
-
-def _holds(backend: BaseLockBackend, name: str, key: str, unknown: list[str]) -> list[HeldLock]:
-    """Return the holds; a backend that can't list can still name a lock's holder."""
+    picture = Picture(name, backend.key(check_name(name)), backend.alias)
     try:
-        return holds_of(name, backend=backend.alias)
+        picture.holds = holds_of(name, backend=backend.alias)
     except LockNotSupported as error:
-        unknown.append(f"{error}: only its owner is known")
-    holder = backend.holder(key)
-    if holder is None:
-        return []
-    known = {"count": holder.count, "remaining": holder.remaining}
-    return [HeldLock(backend=backend.alias, name=name, key=key, kind="lock", owner=holder.owner, **known)]  # type: ignore[arg-type]
-
-
-def _from_database(
-    key: str, alias: str, unknown: list[str]
-) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """Return the lock's fence and its last events; without a database note what is unknown."""
+        picture.unknown.append(f"{error}: only its owner is known")
+        if (holder := backend.holder(picture.key)) is not None:
+            known: dict[str, Any] = {name: getattr(holder, name) for name in ("owner", "count", "remaining")}
+            picture.holds = [HeldLock(backend=backend.alias, name=name, key=picture.key, **known)]
     try:
-        names = {fence_name(key, vendor) for vendor in ("postgresql", "mysql")}
-        fences = Fence.objects.filter(name__in=names).values("token", "owner", "updated_at")
-        events = LockEvent.objects.filter(backend=alias, key=key).values(
-            "at", "action", "done", "actor", "reason", "owner"
-        )
-        return next((dict(each) for each in fences), None), [dict(each) for each in events[:LAST_EVENTS]]
+        names = {fence_name(picture.key, vendor) for vendor in ("postgresql", "mysql")}
+        picture.fence = Fence.objects.filter(name__in=names).values("token", "owner", "updated_at").first()
+        events = LockEvent.objects.filter(backend=backend.alias, key=picture.key)
+        wanted = ("at", "action", "done", "actor", "reason", "owner")
+        picture.events = list(events.values(*wanted)[:LAST_EVENTS])
     except DatabaseError as error:
-        unknown.append(f"the database could not be asked for the fence and events: {error}")
-        return None, []
+        picture.unknown.append(f"the database could not be asked for the fence and events: {error}")
+    return picture
 
 
 def lines_of(picture: Picture) -> Iterator[str]:

@@ -25,9 +25,8 @@ from locking.inspection.held import (
     holds_of,
     known_waiters,
     waiters,
-    waits_for,
 )
-from locking.inspection.waiting import wait_trees
+from locking.inspection.waiting import holds_wanted_by, wait_trees, waits_for
 from locking.inspection.waits import WAITS
 from locking.models import Fence, LockEvent
 from locking.testing import override_locks
@@ -279,7 +278,7 @@ def test_a_waiters_holders_are_found_among_longer_names(among_longer_names):
     assert set(holders_of(wait)) == among_longer_names
     owner = min(among_longer_names)
     waits = [wait, dataclasses.replace(wait, id="h", key="b", holds=(("default", owner, "a"),))]
-    assert waits_for(waits)["w"] == ["h"]
+    assert waits_for(waits, holds_wanted_by(waits))["w"] == ["h"]
 
 
 def test_extending_keeps_others_out_for_longer(each_backend):
