@@ -143,17 +143,14 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
 
     def get_urls(self) -> list[Any]:
         """Add JSON, the waiters and the two interventions to the admin's own addresses."""
+        wrap = self.admin_site.admin_view
         own = [
-            ("waiting/", require_safe(self.waiting_view), "waiting"),
-            ("json/", require_safe(self.json_view), "json"),
-            ("<path:object_id>/release/", self.release_view, "release"),
-            ("<path:object_id>/extend/", self.extend_view, "extend"),
+            path("waiting/", wrap(require_safe(self.waiting_view)), name="locking_heldlock_waiting"),
+            path("json/", wrap(require_safe(self.json_view)), name="locking_heldlock_json"),
+            path("<path:object_id>/release/", wrap(self.release_view), name="locking_heldlock_release"),
+            path("<path:object_id>/extend/", wrap(self.extend_view), name="locking_heldlock_extend"),
         ]
-        added = [
-            path(address, self.admin_site.admin_view(view), name=f"locking_heldlock_{name}")
-            for address, view, name in own
-        ]
-        return [*added, *super().get_urls()]
+        return [*own, *super().get_urls()]
 
     def json_view(self, request: HttpRequest) -> HttpResponse:
         """Return the list as JSON; the same parameters as the list, and `offset` and `limit`."""

@@ -166,6 +166,7 @@ def test_no_name_of_a_thread_and_no_date_is_broken(open_admin, contended, langua
     expect(parts.filter(has_text="worker-2")).to_have_count(2)  # it holds, and it waits
     assert set(parts.evaluate_all(LINES, 99)) == {1}
     page.get_by_role("link", name="order:42", exact=True).click()
+    expect(page.locator(".held-facts")).to_be_visible()
     assert page.locator(".held-facts td").filter(has_text=":worker-").evaluate_all(LINES, 99) == [1]
     page.goto("/admin/locking/lockevent/")
     assert page.locator("#result_list .field-moment a").evaluate_all(LINES, DATE) == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -24,7 +25,7 @@ from locking.inspection.formatting import visible
 from locking.inspection.held import Page, Problem, held_locks, known_waiters
 from locking.inspection.waiting import wait_trees
 from locking.keys.names import UNSET, check_wait
-from locking.management.locks import listing, output, running
+from locking.management.locks import output, running
 
 NO, BAD_INPUT, NO_READER = 1, 2, 141  # the last as shells report SIGPIPE
 
@@ -165,7 +166,7 @@ class Command(BaseCommand):
         return _status_of(page)
 
     def _print_json(self, fields: dict[str, Any]) -> None:
-        self.stdout.write(output.dumps(fields))
+        self.stdout.write(_as_json(fields))
         self.stdout.flush()
 
     def _print_rest(self, page: Page, options: dict[str, Any]) -> None:
@@ -218,11 +219,11 @@ class Command(BaseCommand):
     _do_top = _do_watch
 
     def _do_show(self, options: dict[str, Any]) -> int:
-        picture = listing.picture_of(options["name"], options["backend"])
+        picture = output.picture_of(options["name"], options["backend"])
         if options["json"]:
             self._print_json(picture.as_dict())
         else:
-            for line in listing.lines_of(picture):
+            for line in output.lines_of(picture):
                 self.stdout.write(visible(line))
             for line in picture.unknown:
                 self.stderr.write(line)
@@ -253,7 +254,7 @@ class Command(BaseCommand):
         return 0 if done == len(page.rows) else NO
 
     def _release_one(self, options: dict[str, Any]) -> int:
-        picture = listing.picture_of(options["name"], options["backend"])
+        picture = output.picture_of(options["name"], options["backend"])
         holds = [hold for hold in picture.holds if options["owner"] in (None, hold.owner)]
         if not holds:
             whose = f" by {options['owner']}" if options["owner"] else ""
@@ -262,7 +263,7 @@ class Command(BaseCommand):
             owners = ", ".join(hold.owner for hold in holds)
             raise ValueError(f"{picture.name!r} has {len(holds)} holders; say which with --owner: {owners}")
         (hold,) = holds
-        for line in listing.lines_of_hold(hold) if options["dry_run"] or not options["yes"] else ():
+        for line in output.lines_of_hold(hold) if options["dry_run"] or not options["yes"] else ():
             self.stderr.write(visible(line))
         if options["dry_run"]:
             return 0
@@ -295,10 +296,14 @@ class Command(BaseCommand):
         command, backend = _command(options), options["backend"] or DEFAULT_ALIAS
         report = running.run(running.Job(command=command, backend=backend, **same))
         if options["json"]:
-            self.stderr.write(output.dumps({"name": options["name"], **asdict(report)}))
+            self.stderr.write(_as_json({"name": options["name"], **asdict(report)}))
         elif report.message:
             self.stderr.write(report.message)
         return report.status
+
+
+def _as_json(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, ensure_ascii=False, default=str)
 
 
 def _filters(options: dict[str, Any]) -> dict[str, Any]:

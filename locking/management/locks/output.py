@@ -1,17 +1,25 @@
-"""How the verbs speak: tables on a terminal, plain columns where rich isn't installed, JSON for machines."""
+"""How the verbs speak: tables, drawn by rich where it is installed, trees of waiters, lines about one lock."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, TextIO
 
-from locking.inspection.columns import COLUMNS, Column, HeldLock
+from django.db import DatabaseError
+
+from locking.core.handler import DEFAULT_ALIAS, locks
+from locking.exceptions import LockNotSupported
+from locking.inspection.columns import COLUMNS, Column, HeldLock, facts
 from locking.inspection.formatting import LONGEST_NAME, cut, duration, shortened, visible
-from locking.inspection.held import Problem
+from locking.inspection.held import Problem, holds_of
 from locking.inspection.waiting import WaitNode
+from locking.keys.names import check_name
+from locking.models import Fence, LockEvent
+from locking.utils.databases import fence_name
 
 try:
     from rich.console import Console
@@ -32,6 +40,8 @@ COLOURS: Final = {
     "gone": "red",
     "unknown": "cyan",
 }
+
+LAST_EVENTS: Final = 10
 
 LISTED: Final = [column for column in COLUMNS if column.heading]
 
@@ -72,11 +82,6 @@ def _line_of(node: WaitNode) -> str:
     return ", ".join([" ".join(parts), *filter(None, (node.doing, node.site))])
 
 
-def dumps(value: Any) -> str:
-    """Return JSON on one line."""
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
 def print_table(out: TextIO, cells: Cells) -> None:
     """Print a table: with rich on a terminal, as plain columns into a file, which has no edge to fold at."""
     if HAS_RICH and out.isatty():
@@ -108,3 +113,84 @@ def screen(out: TextIO) -> Iterator[Callable[[Cells], None]]:
         return
     with Live(console=Console(file=out, highlight=False), auto_refresh=False, screen=True) as live:
         yield lambda cells: live.update(rich_table(cells), refresh=True)
+
+
+@dataclass(slots=True)
+class Picture:
+    """Everything that is known of one lock: its holds, the row of its fence, what operators did to it (the
+    latest first), and what could not be asked for.
+    """
+
+    name: str
+    key: str
+    backend: str
+    holds: list[HeldLock] = field(default_factory=list)
+    fence: dict[str, Any] | None = None
+    events: list[dict[str, Any]] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as plain values, for JSON."""
+        return {**asdict(self), "holds": [hold.as_dict() for hold in self.holds]}
+
+
+def picture_of(name: str, alias: str | None) -> Picture:
+    """Ask for everything that is known of one lock.
+
+    Raises:
+        LockKeyError: a name that can't be one. BackendUnavailable: the backend doesn't answer.
+    """
+    backend = locks[alias or DEFAULT_ALIAS]
+    picture = Picture(name, backend.key(check_name(name)), backend.alias)
+    try:
+        picture.holds = holds_of(name, backend=backend.alias)
+    except LockNotSupported as error:
+        picture.unknown.append(f"{error}: only its owner is known")
+        if (holder := backend.holder(picture.key)) is not None:
+            known: dict[str, Any] = {name: getattr(holder, name) for name in ("owner", "count", "remaining")}
+            picture.holds = [HeldLock(backend=backend.alias, name=name, key=picture.key, **known)]
+    try:
+        names = {fence_name(picture.key, vendor) for vendor in ("postgresql", "mysql")}
+        picture.fence = Fence.objects.filter(name__in=names).values("token", "owner", "updated_at").first()
+        events = LockEvent.objects.filter(backend=backend.alias, key=picture.key)
+        wanted = ("at", "action", "done", "actor", "reason", "owner")
+        picture.events = list(events.values(*wanted)[:LAST_EVENTS])
+    except DatabaseError as error:
+        picture.unknown.append(f"the database could not be asked for the fence and events: {error}")
+    return picture
+
+
+def lines_of(picture: Picture) -> Iterator[str]:
+    """Yield a lock as lines of text."""
+    yield line("lock", picture.name)
+    if not picture.holds:
+        yield line("key", f"{picture.key} on backend {picture.backend}")
+        yield line("state", "free")
+    for hold in picture.holds:
+        yield from lines_of_hold(hold)
+    if fence := picture.fence:
+        yield line("fence", f"token {fence['token']} of {fence['owner']}, {_moment(fence['updated_at'])}")
+    for event in picture.events:
+        done = "" if event["done"] else " (nothing was done)"
+        who = f"{event['action']} by {event['actor']}{done}"
+        yield line("event", f"{_moment(event['at'])} {who}: {event['reason']}")
+
+
+def lines_of_hold(hold: HeldLock) -> Iterator[str]:
+    """Yield a hold as lines of text; what isn't known is left out."""
+    yield from (line(label, value) for label, value in facts(hold) if value is not None)
+    for each in hold.waiting:
+        where = "".join(f", {part}" for part in (each.doing, each.site) if part)
+        yield line("waits", f"{each.who} for {duration(each.waited)}{where}")
+    if hold.next_waiter is not None:
+        behind = f"; waiters behind it: {hold.waiting_behind}" if hold.waiting_behind else ""
+        yield line("release", f"lets {hold.next_waiter.who} go on{behind}")
+
+
+def line(label: object, value: object) -> str:
+    """Return a fact as a line, its values one below the other."""
+    return f"{label!s:<20}{value}"
+
+
+def _moment(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S %Z}"

@@ -20,7 +20,7 @@ from locking.inspection.heartbeat import HeartbeatPublisher
 from locking.inspection.held import holds_of
 from locking.inspection.waits import WAITS
 from locking.management.locks import output
-from locking.management.locks.listing import line as output_line
+from locking.management.locks.output import line as output_line
 from locking.models import LockEvent
 from tests import ROOT
 from tests.locking.support.fenced_databases import SQLITE
