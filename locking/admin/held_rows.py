@@ -26,13 +26,15 @@ from locking.inspection.columns import HeldLock as Hold
 from locking.inspection.held import Filter, Page, find_hold, held_locks
 from locking.models import HeldLock
 
-SIGNER: Final = Signer(salt="locking.heldlock")
-"""Signs what an address says of a hold, so that it names nothing but what a page has shown."""
+
+def signer() -> Signer:
+    """Return what signs the address of a hold, so that it names nothing but what a page has shown."""
+    return Signer(salt="locking.heldlock")
 
 
 def as_row(hold: Hold) -> HeldLock:
     """Return a hold as an instance of its model; its key has the owner, so that it means no newer hold."""
-    row = HeldLock(ident=SIGNER.sign_object([hold.backend, hold.key, hold.owner, hold.kind]))
+    row = HeldLock(ident=signer().sign_object([hold.backend, hold.key, hold.owner, hold.kind]))
     row.hold = hold
     return row
 
@@ -40,7 +42,7 @@ def as_row(hold: Hold) -> HeldLock:
 def find_row(ident: str) -> HeldLock | None:
     """Return the hold that an address means, if it still is one; errors as for `find_hold`."""
     try:
-        hold = find_hold(*SIGNER.unsign_object(ident))
+        hold = find_hold(*signer().unsign_object(ident))
     except (BadSignature, InvalidLockBackend):
         return None
     return None if hold is None else as_row(hold)

@@ -164,23 +164,14 @@ PUBLISHED: Final = ("ttl", "renewals", "host", "pid", "thread", "program", "star
 
 
 class Column(NamedTuple):
-    """One thing that is known of a hold.
+    """One thing that is known of a hold, and how it is shown."""
 
-    Attributes:
-        name: the attribute of `HeldLock`, and the key in JSON.
-        label: what people call it; without one only programs are shown it.
-        as_text: makes of its value what people read.
-        unknown: what they read instead where the value is None; None = nothing.
-        heading: above it in `manage.py locks list`; without one that leaves it out.
-        small: the admin's list shows it in small print, below the column before it.
-    """
-
-    name: str
-    label: Any = ""
-    as_text: Callable[[Any], Any] = str
-    unknown: Any = None
-    heading: str = ""
-    small: bool = False
+    name: str  # the attribute of `HeldLock`, and the key in JSON
+    label: Any = ""  # what people call it; without one only programs are shown it
+    as_text: Callable[[Any], Any] = str  # makes of its value what people read
+    unknown: Any = None  # what they read where the value is None
+    heading: str = ""  # above it in `manage.py locks list`; without one that leaves it out
+    small: bool = False  # the admin's list shows it in small print, below the column before it
 
     def text(self, hold: HeldLock) -> Any:
         """Return what people read of this hold."""

@@ -68,15 +68,11 @@ Records = dict[str, dict[str, str]]
 
 
 class HeartbeatPublisher(Observer):
-    """Publishes the heartbeats and the counters of this process.
-
-    Attributes:
-        enabled: False keeps it from starting.
-        counts: False leaves this process out of the counters: a lesson's locks would hide the project's own.
-    """
+    """Publishes the heartbeats and the counters of this process."""
 
     def __init__(self) -> None:
-        self.enabled = self.counts = True
+        self.enabled = True  # False keeps it from starting
+        self.counts = True  # False: not in the counters, where a lesson's locks would hide the project's own
         self.reset()
 
     def reset(self) -> None:

@@ -228,16 +228,11 @@ def known_waiters(without: str = "") -> tuple[list[Waiter], list[Problem]]:
 
 
 class Look:
-    """One look at one backend: its holds, joined with what processes tell, which is asked for once.
-
-    Attributes:
-        backend: the backend.
-        problem: why it couldn't tell everything.
-    """
+    """One look at one backend: its holds, joined with what processes tell, which is asked for once."""
 
     def __init__(self, backend: BaseLockBackend) -> None:
         self.backend = backend
-        self.problem: Problem | None = None
+        self.problem: Problem | None = None  # why it couldn't tell everything
         self.lists_by_age = isinstance(backend, Listing) and backend.lists_by_age
 
     def _note(self, error: LockError) -> None:
@@ -248,11 +243,11 @@ class Look:
     def _processes(self) -> dict[str, tuple[Heartbeat, dict[str, Any]]]:
         """By client, what its process tells. Without an answer nothing: the rows are worth showing so."""
         try:
-            told = self.backend.processes() if isinstance(self.backend, Heartbeats) else {}
+            found = self.backend.processes() if isinstance(self.backend, Heartbeats) else {}
         except LockError as error:
             self._note(error)
             return {}
-        return {client: (heartbeat, read(heartbeat)) for client, heartbeat in told.items()}
+        return {client: (heartbeat, read(heartbeat)) for client, heartbeat in found.items()}
 
     @cached_property
     def waiters(self) -> list[Waiter]:
@@ -275,8 +270,8 @@ class Look:
     def row(self, hold: Held) -> HeldLock:
         """Return a hold with what its process tells: under its own client, or at first its process's."""
         clients = hold.owner.split(":", 1)[0], process_of(hold.owner)
-        told = (self._processes[client] for client in clients if client in self._processes)
-        heartbeat, record = next(told, (None, dict[str, Any]()))
+        known = (self._processes[client] for client in clients if client in self._processes)
+        heartbeat, record = next(known, (None, dict[str, Any]()))
         details = record.get("holds", {}).get(hold.owner, {})
         since = hold.since if self.lists_by_age else details.get("since", hold.since)
         return HeldLock(

@@ -17,21 +17,13 @@ Holds = Mapping[tuple[str, str], Sequence[HeldLock]]
 
 @dataclass(slots=True)
 class WaitNode:
-    """One waiter, or a holder that waits for nothing, and those who wait for what it holds.
-
-    Attributes:
-        waiter: the waiter; None for a holder that waits for nothing.
-        holds: what such a holder holds.
-        deadlocked: it is part of a circle.
-        again: it is further up already, for a circle has no end.
-        behind: those who wait for it.
-    """
+    """One waiter, or a holder that waits for nothing, and those who wait for what it holds."""
 
     waiter: Waiter | None
-    holds: tuple[HeldLock, ...] = ()
-    deadlocked: bool = False
-    again: bool = False
-    behind: list[WaitNode] = field(default_factory=list)
+    holds: tuple[HeldLock, ...] = ()  # of a holder that waits for nothing
+    deadlocked: bool = False  # it is part of a circle
+    again: bool = False  # it is further up already, for a circle has no end
+    behind: list[WaitNode] = field(default_factory=list)  # those who wait for it
 
     @property
     def blocked(self) -> int:

@@ -69,7 +69,7 @@ FILTERS: Final[Options] = {
     "--state": {"default": "", "choices": STATES, "help": "only these"},
     "--kind": {"default": "", "choices": LABELS, "help": "only these"},
     "--host": {"default": "", "help": "only holders on this machine"},
-    "--longer-than": {**SECONDS, "default": 0.0, "help": "held for at least so many seconds"},
+    "--longer-than": {**SECONDS, "dest": "older_than", "default": 0.0, "help": "held for so many seconds"},
     "--limit": {**WHOLE, "default": 50, "help": "rows at most (50)"},
 }
 WATCH: Final[Options] = {
@@ -141,13 +141,12 @@ class Command(BaseCommand):
             self._out.flush()
         except (InvalidLockBackend, ValueError) as error:
             raise CommandError(str(error), returncode=BAD_INPUT) from error
-        except BackendError as error:
-            raise CommandError(str(error), returncode=running.UNAVAILABLE) from error
         except DatabaseError as error:
             what = "the database can't be asked, and without its audit nothing is done"
             raise CommandError(f"{what}: {error}", returncode=running.UNAVAILABLE) from error
         except LockError as error:
-            raise CommandError(str(error), returncode=NO) from error
+            status = running.UNAVAILABLE if isinstance(error, BackendError) else NO
+            raise CommandError(str(error), returncode=status) from error
         except KeyboardInterrupt:
             status = 130
         except BrokenPipeError:
@@ -157,7 +156,7 @@ class Command(BaseCommand):
             sys.exit(status)
 
     def _do_list(self, options: dict[str, Any]) -> int:
-        page = held_locks(**_filters(options))
+        page = _page_of(options)
         if options["json"]:
             self._print_json(page.as_dict())
         else:
@@ -206,7 +205,7 @@ class Command(BaseCommand):
         order = "waiters" if options["verb"] == "top" else "age"
         with output.screen(self._out) as draw:
             for number in count(1):
-                page = held_locks(**_filters(options), order=order)
+                page = _page_of(options, order)
                 if options["json"]:
                     self._print_json(page.as_dict())
                 else:
@@ -238,7 +237,7 @@ class Command(BaseCommand):
         """Break what the filters find, was shown, and still is as it was shown after the answer."""
         if options["owner"]:
             raise ValueError("--owner belongs to one lock: name it")
-        page = held_locks(**_filters(options))
+        page = _page_of(options)
         out = self._out if options["dry_run"] else cast("TextIO", self.stderr._out)
         output.print_table(out, output.cells_of(page.rows))
         self._print_rest(page, options)
@@ -247,8 +246,7 @@ class Command(BaseCommand):
         if not self._is_confirmed(f"Break these {len(page.rows)} holds?", options):
             return NO
         shown = {(hold.backend, hold.key, hold.owner) for hold in page.rows}
-        found = held_locks(**_filters(options)).rows
-        still = [hold for hold in found if (hold.backend, hold.key, hold.owner) in shown]
+        still = [hold for hold in _page_of(options).rows if (hold.backend, hold.key, hold.owner) in shown]
         done = [self._break(hold, options) for hold in still].count(True)
         self.stderr.write(f"{done} of {len(page.rows)} broken")
         return 0 if done == len(page.rows) else NO
@@ -286,7 +284,7 @@ class Command(BaseCommand):
             fields = {"done": result.done, "name": hold.name, "owner": hold.owner}
             self._print_json({**fields, "details": result.event.details})
         elif result.done:
-            self.stdout.write(f"{hold.name} broken; {result.event.details}")
+            self.stdout.write(f"{visible(hold.name)} broken; {result.event.details}")
         else:
             self.stderr.write(f"{hold.owner} doesn't hold {hold.name!r} any more: nothing was done")
         return result.done
@@ -306,14 +304,16 @@ def _as_json(fields: dict[str, Any]) -> str:
     return json.dumps(fields, ensure_ascii=False, default=str)
 
 
-def _filters(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `held_locks`."""
-    same = {name: options[name] for name in ("prefix", "without", "search", "state", "kind", "host", "limit")}
-    return {**same, "alias": options["backend"], "older_than": options["longer_than"]}
+NARROWING: Final = ("prefix", "search", "state", "kind", "host", "older_than")
 
 
 def _is_narrowed(options: dict[str, Any]) -> bool:
-    return any(options[name] for name in ("prefix", "search", "state", "kind", "host", "longer_than"))
+    return any(options[name] for name in NARROWING)
+
+
+def _page_of(options: dict[str, Any], order: str = "age") -> Page:
+    chosen = {name: options[name] for name in (*NARROWING, "without", "limit")}
+    return held_locks(options["backend"], **chosen, order=order)
 
 
 def _command(options: dict[str, Any]) -> list[str]:

@@ -1,8 +1,8 @@
-"""How the verbs speak: tables, drawn by rich where it is installed, trees of waiters, lines about one lock."""
+"""How the verbs speak: tables, by rich where it is installed, trees of waiters, lines about one lock."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -125,7 +125,7 @@ class Picture:
     key: str
     backend: str
     holds: list[HeldLock] = field(default_factory=list)
-    fence: dict[str, Any] | None = None
+    fence: Mapping[str, Any] | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 

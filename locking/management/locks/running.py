@@ -42,27 +42,16 @@ TERMINAL: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What to run under which lock.
-
-    Attributes:
-        name: the lock's name.
-        command: the program and its arguments.
-        backend: alias in `LOCKING`.
-        ttl: seconds after which the command is stopped at the latest; None = the lease is renewed.
-        wait: seconds to wait for the lock; 0 = don't, None = without end.
-        fenced: keep the counter of fencing tokens forever, because a database checks them.
-        grace: seconds between SIGTERM and SIGKILL; None = see `GRACE`.
-        on_conflict: exit status when others have the lock.
-    """
+    """What to run under which lock."""
 
     name: str
     command: Sequence[str]
-    backend: str
-    ttl: float | Unset | None
-    wait: float | Unset | None
-    fenced: bool = False
-    grace: float | None = None
-    on_conflict: int = CONTENDED
+    backend: str  # alias in `LOCKING`
+    ttl: float | Unset | None  # seconds after which the command is stopped; None: the lease is renewed
+    wait: float | Unset | None  # seconds to wait for the lock; 0: don't, None: without end
+    fenced: bool = False  # a database checks the fencing tokens
+    grace: float | None = None  # seconds between SIGTERM and SIGKILL; None: see `GRACE`
+    on_conflict: int = CONTENDED  # exit status when others have the lock
 
     def __post_init__(self) -> None:
         if self.grace is not None:
@@ -97,13 +86,13 @@ class Running:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._process: Process | None = None
+        self._lost = asyncio.Event()
         self._early: list[int] = []
         """Signals that came before there was a command."""
 
     async def run(self, signals: Sequence[int]) -> Report:
         """Acquire, run, release; these signals end the wait, or go to the command."""
         job, loop, begun = self._job, asyncio.get_running_loop(), time.monotonic()
-        self._lost = asyncio.Event()
 
         def note_loss(lease: Lease) -> None:
             with suppress(RuntimeError):  # the loop has ended: the release reports the loss
@@ -224,13 +213,14 @@ def _terminal_of(process: Process) -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # else taking it back would stop us
-    _give_terminal(process.pid)
-    with suppress(ProcessLookupError):
+    with suppress(OSError):  # the command has ended, or the terminal has
+        os.tcsetpgrp(TERMINAL, process.pid)
         os.killpg(process.pid, signal.SIGCONT)  # it may have asked for the terminal before it had it
     try:
         yield
     finally:
-        _give_terminal(os.getpgrp())
+        with suppress(OSError):
+            os.tcsetpgrp(TERMINAL, os.getpgrp())
         signal.signal(signal.SIGTTOU, before)
 
 
@@ -241,8 +231,3 @@ def _has_terminal() -> bool:
     with suppress(OSError):
         return os.isatty(TERMINAL) and os.tcgetpgrp(TERMINAL) == os.getpgrp()
     return False
-
-
-def _give_terminal(group: int) -> None:
-    with suppress(OSError):  # the group has ended, or the terminal has
-        os.tcsetpgrp(TERMINAL, group)

@@ -15,7 +15,7 @@ from django.urls import clear_script_prefix, reverse, set_script_prefix
 from django.utils import timezone
 
 from locking import get_lock, get_semaphore
-from locking.admin.held_rows import SIGNER
+from locking.admin.held_rows import signer
 from locking.core.handler import locks
 from locking.exceptions import LockLost
 from locking.inspection.held import held_locks
@@ -55,7 +55,7 @@ SURROGATE = base64.urlsafe_b64encode(rb'["default", "lock", "\ud800", "b"]').dec
 
 def ident_of(lease, kind="lock"):
     """Return what addresses say of a hold."""
-    return SIGNER.sign_object(["default", lease.key, lease.owner, kind])
+    return signer().sign_object(["default", lease.key, lease.owner, kind])
 
 
 def address(lease, what="change"):
@@ -356,7 +356,7 @@ def test_a_backend_that_is_down_is_reported(admin_client, backend_down):
         reported = json.loads(text_of(admin_client.get(f"{LIST}json/?backend=down")))
         assert reported["problems"][0]["backend"] == "down"
     gone = reverse(
-        "admin:locking_heldlock_release", args=[quote(SIGNER.sign_object(["down", "a", "b", "lock"]))]
+        "admin:locking_heldlock_release", args=[quote(signer().sign_object(["down", "a", "b", "lock"]))]
     )
     assert "answer" in text_of(admin_client.post(gone, {"reason": "x"}, follow=True))
 
@@ -365,7 +365,7 @@ def test_a_backend_that_is_down_is_reported(admin_client, backend_down):
 def test_an_old_page_of_a_backend_that_cannot_list_says_so(admin_client, settings, page):
     """The address is from before the alias had this backend."""
     settings.LOCKING = {"default": {"BACKEND": "locking.backends.database.TransactionLockBackend"}}
-    ident = quote(SIGNER.sign_object(["default", "a", "b", "lock"]))
+    ident = quote(signer().sign_object(["default", "a", "b", "lock"]))
     old = reverse(f"admin:locking_heldlock_{page}", args=[ident])
     assert "list what is held" in text_of(admin_client.get(old, follow=True))
 
