@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from io import StringIO
 
 import pytest
@@ -103,12 +103,24 @@ def test_a_list_is_narrowed(options, found):
     assert page["problems"] == []
 
 
+def test_an_empty_list_says_why():
+    """Nothing is held, or nothing that the filters find."""
+    assert Said("list").err.strip() == "nothing is held"
+    assert Said("waiting").err.strip() == "no lock has waiters"
+    with get_lock("a"):
+        assert Said("list", "--without", "a").err.strip() == "no held lock was found"
+
+
 def test_a_name_cannot_speak_to_the_terminal():
     """Control characters in a name are shown, not obeyed."""
-    with get_lock("a\x1b[2Jb"):
-        said = Said("list")
-    assert "a⟨U+001B⟩[2Jb" in said.out
-    assert "\x1b" not in said.out
+    with suppress(LockLost), get_lock("a\x1b[2Jb"):
+        outputs = [
+            Said("list").out,
+            Said("show", "a\x1b[2Jb").out,
+            Said("release", "a\x1b[2Jb", "--reason", "x", "--yes").out,
+        ]
+    assert all("a⟨U+001B⟩[2Jb" in each for each in outputs)
+    assert not any("\x1b" in each for each in outputs)
 
 
 def test_an_outage_is_seen_while_watching(backend_down):
