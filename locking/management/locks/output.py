@@ -14,7 +14,7 @@ from django.db import DatabaseError
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.exceptions import LockNotSupported
 from locking.inspection.columns import COLUMNS, Column, HeldLock, facts
-from locking.inspection.formatting import LONGEST_NAME, cut, duration, shortened, visible
+from locking.inspection.formatting import duration, shortened, visible
 from locking.inspection.held import Problem, holds_of
 from locking.inspection.waiting import WaitNode
 from locking.keys.names import check_name
@@ -74,11 +74,11 @@ def _line_of(node: WaitNode) -> str:
         return f"{node.who} (the circle closes here)"
     parts = [f"{node.who}{' DEADLOCK' if node.deadlocked else ''}"]
     if node.waiter:
-        parts.append(f"waits {duration(node.waiter.waited)} for {cut(node.waiter.name, LONGEST_NAME)}")
+        parts.append(f"waits {duration(node.waiter.waited)} for {shortened(node.waiter.name)}")
     if node.behind:
         parts.append(f"blocks {node.blocked} for {duration(node.longest)}")
     if not node.waiter:
-        parts.append(f"with {cut(node.name, LONGEST_NAME)}")
+        parts.append(f"with {shortened(node.name)}")
     return ", ".join([" ".join(parts), *filter(None, (node.doing, node.site))])
 
 
