@@ -195,7 +195,8 @@ def _holds(backend: BaseLockBackend) -> Iterator[Finding]:
     if not isinstance(backend, Listing):
         yield Finding("holds", "unknown", "this backend can't list what is held")
         return
-    from locking.inspection.held import GONE, held_locks  # a fifth of what the app would load at its start
+    from locking.inspection.columns import GONE
+    from locking.inspection.held import held_locks  # a fifth of what the app would load at its start
 
     page = held_locks(backend.alias, limit=LOOKED_AT)
     yield Finding("holds", "ok", f"{page.total} held, under keys that begin with {backend.key('')!r}")

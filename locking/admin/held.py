@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.admin.utils import unquote
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.db import connections
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_safe
 
 from locking.admin.audit import ReadOnly
 from locking.admin.held_rows import (
+    CELLS,
     FILTERS,
-    MOST_AT_ONCE,
     HeldChangeList,
-    Rows,
     as_row,
     find_row,
     page_of,
@@ -34,10 +35,11 @@ from locking.admin.held_rows import (
 from locking.core.handler import locks
 from locking.exceptions import BackendError, LockNotSupported
 from locking.inspection.admin_actions import Result, extend_held, force_release
-from locking.inspection.facts import facts
+from locking.inspection.columns import HeldLock as Hold
+from locking.inspection.columns import facts
 from locking.inspection.formatting import shortened, visible
+from locking.inspection.heartbeat import last_hour
 from locking.inspection.held import known_waiters
-from locking.inspection.stats import last_hour
 from locking.inspection.waiting import wait_trees
 from locking.keys.names import MAX_TTL
 from locking.models import HeldLock, LockEvent
@@ -45,6 +47,8 @@ from locking.utils.databases import storable
 
 MOST_AS_JSON = 1000
 EVENTS_SHOWN = 10
+MOST_AT_ONCE = 100
+"""Rows that one bulk action takes."""
 
 
 def _committed_by_steps(view: Any) -> Any:
@@ -55,7 +59,7 @@ def _committed_by_steps(view: Any) -> Any:
     return view
 
 
-class ReasonForm(forms.Form):
+class ReleaseForm(forms.Form):
     """Why a lock is broken."""
 
     reason = forms.CharField(
@@ -64,6 +68,12 @@ class ReasonForm(forms.Form):
         widget=forms.Textarea(attrs={"rows": 3, "cols": 60, "autofocus": True}),
         help_text=_("Kept in the audit."),
     )
+    log = "Force released: {reason}"
+    done = _("Broken: %(name)s. The old holder was not stopped; fenced writes of it are refused.")
+
+    def carry_out(self, hold: Hold, actor: str, databases: Sequence[str]) -> Result:
+        """Break the hold."""
+        return force_release(hold, **self.cleaned_data, actor=actor, databases=databases)
 
 
 class ExtendForm(forms.Form):
@@ -73,6 +83,12 @@ class ExtendForm(forms.Form):
         label=_("Seconds from now"), min_value=1, max_value=MAX_TTL, initial=300, widget=forms.NumberInput
     )
     reason = forms.CharField(label=_("Reason"), max_length=500, required=False)
+    log = "Extended to {ttl:g} s."
+    done = _("Extended: %(name)s.")
+
+    def carry_out(self, hold: Hold, actor: str, databases: Sequence[str]) -> Result:
+        """Extend the lease."""
+        return extend_held(hold, **self.cleaned_data, actor=actor)
 
 
 @admin.register(HeldLock)
@@ -81,7 +97,7 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
 
     fence_databases: ClassVar[tuple[str, ...]] = ("default",)
 
-    list_display = ("__str__",)  # the rows are drawn by the change list
+    list_display_links = None
     list_filter = FILTERS
     search_fields = ("name",)
     search_help_text = _("Part of a name, owner, host, path, task or place in the code")
@@ -93,19 +109,26 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
 
     def has_release_permission(self, request: HttpRequest) -> bool:
         """Whether the user may break a lock by force."""
-        return self._may(request, "release_heldlock")
+        return self.has_view_permission(request) and request.user.has_perm("locking.release_heldlock")
 
     def has_extend_permission(self, request: HttpRequest) -> bool:
         """Whether the user may extend a lock."""
-        return self._may(request, "extend_heldlock")
-
-    def _may(self, request: HttpRequest, permission: str) -> bool:
-        return self.has_view_permission(request) and request.user.has_perm(f"locking.{permission}")
+        return self.has_view_permission(request) and request.user.has_perm("locking.extend_heldlock")
 
     # the list
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        return Rows()  # the change list asks for them itself
+        return HeldLock.objects.none()  # the change list asks the backends
+
+    def get_list_display(self, request: HttpRequest) -> list[Any]:
+        """Return the columns, the last with a link for those who may break locks."""
+        return [*CELLS, *(["release"] if self.has_release_permission(request) else [])]
+
+    @admin.display(description=_("Action"))
+    def release(self, row: HeldLock) -> str:
+        """Return the link that breaks one lock."""
+        link = '<a class="held-release" href="{}/release/">{}</a>'
+        return format_html(link, quote(row.pk), gettext("Force release…"))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[HeldChangeList]:
         return HeldChangeList
@@ -119,7 +142,7 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
     # other addresses
 
     def get_urls(self) -> list[Any]:
-        """Add JSON and the two interventions to the admin's own addresses."""
+        """Add JSON, the waiters and the two interventions to the admin's own addresses."""
         wrap = self.admin_site.admin_view
         own = [
             path("waiting/", wrap(require_safe(self.waiting_view)), name="locking_heldlock_waiting"),
@@ -131,8 +154,7 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
 
     def json_view(self, request: HttpRequest) -> HttpResponse:
         """Return the list as JSON; the same parameters as the list, and `offset` and `limit`."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
+        _require(self.has_view_permission(request))
         try:
             offset, limit = int(request.GET.get("offset", 0)), int(request.GET.get("limit", 50))
             search = request.GET.get("q", "")
@@ -143,17 +165,10 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
 
     def waiting_view(self, request: HttpRequest) -> HttpResponse:
         """Show who waits for whom, across processes."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
+        _require(self.has_view_permission(request))
         found, problems = known_waiters(request.GET.get("without", ""))
-        return self._render(
-            request,
-            "waiting",
-            title=gettext("Who waits for whom"),
-            trees=[(node, [as_row(hold) for hold in node.holds]) for node in wait_trees(found)],
-            problems=problems,
-            may_release=self.has_release_permission(request),
-        )
+        trees = [(node, [as_row(hold) for hold in node.holds]) for node in wait_trees(found)]
+        return self._render(request, "waiting", gettext("Who waits for whom"), trees=trees, problems=problems)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> HeldLock | None:
         try:
@@ -166,8 +181,7 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Show one hold."""
-        if not self.has_view_permission(request) or request.method not in ("GET", "HEAD"):
-            raise PermissionDenied
+        _require(self.has_view_permission(request) and request.method in ("GET", "HEAD"))
         row = self.get_object(request, unquote(object_id))
         if row is None:
             return self._ended(request)
@@ -176,58 +190,79 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
     @_committed_by_steps
     def release_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Ask for a reason, then break the lock of the owner that the page showed."""
-        if not self.has_release_permission(request):
-            raise PermissionDenied
-        done = _("Broken: %(name)s. The old holder was not stopped; fenced writes of it are refused.")
-        return self._intervene(request, object_id, "release", ReasonForm, self._force, done)
+        _require(self.has_release_permission(request))
+        return self._intervene(request, object_id, "release", ReleaseForm)
 
     @_committed_by_steps
     def extend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Ask for a length, then extend the lease of the owner that the page showed."""
-        if not self.has_extend_permission(request):
-            raise PermissionDenied
-        return self._intervene(
-            request, object_id, "extend", ExtendForm, self._extend, _("Extended: %(name)s.")
-        )
+        _require(self.has_extend_permission(request))
+        return self._intervene(request, object_id, "extend", ExtendForm)
 
     def _intervene(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        template: str,
-        form_class: type[forms.Form],
-        step: Callable[..., Result],
-        done: Any,
+        self, request: HttpRequest, object_id: str, template: str, form_class: type[ReleaseForm | ExtendForm]
     ) -> HttpResponse:
         row = self.get_object(request, unquote(object_id))
         if row is None:
             return self._ended(request)
         form = form_class(request.POST if request.method == "POST" else None)
-        if request.method != "POST" or not form.is_valid():
-            return self._page(request, template, row, form=form)
-        try:
-            result = step(request, row, **form.cleaned_data)
-        except (ValueError, BackendError, LockNotSupported) as error:
-            form.add_error(None, str(error))
-            return self._page(request, template, row, form=form)
-        if not result.done:
-            return self._ended(request)
-        self.message_user(request, done % {"name": visible(str(row))}, messages.SUCCESS)
-        return self._back_to_list()
+        if form.is_valid():
+            try:
+                if not self._carry_out(request, row, form):
+                    return self._ended(request)
+                self.message_user(request, form.done % {"name": visible(str(row))}, messages.SUCCESS)
+                return self._back_to_list()
+            except (ValueError, BackendError, LockNotSupported) as error:
+                form.add_error(None, str(error))
+        return self._page(request, template, row, form=form)
 
-    def _page(self, request: HttpRequest, template: str, row: Any, **context: Any) -> HttpResponse:
-        of_hold = {
-            "row": row,
-            "hold": row.hold,
-            "title": shortened(str(row)),
+    def _carry_out(self, request: HttpRequest, row: HeldLock, form: ReleaseForm | ExtendForm) -> bool:
+        """Do what the form says, and write it to the admin's history; False when the hold had ended."""
+        result = form.carry_out(row.hold, request.user.get_username(), self.fence_databases)
+        if result.done:
+            self.log_change(request, row, form.log.format(**form.cleaned_data))
+        return result.done
+
+    @admin.action(permissions=["release"], description=_("Force release selected locks…"))
+    def release_selected(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
+        """Ask for one reason, then break each of the ticked holds that is still there."""
+        ticked = request.POST.getlist(ACTION_CHECKBOX_NAME)
+        if not 0 < len(ticked) <= MOST_AT_ONCE:
+            text = gettext("Tick up to %(most)d locks; all at once can't be broken.") % {"most": MOST_AT_ONCE}
+            self.message_user(request, text, messages.ERROR)
+            return None
+        form = ReleaseForm(request.POST if "reason" in request.POST else None)
+        try:
+            rows = [row for row in map(find_row, ticked) if row is not None]
+            if form.is_valid():
+                broken = sum(self._carry_out(request, row, form) for row in rows)
+                text = gettext(
+                    "Broken: %(broken)d; ended by themselves: %(ended)d. The old holders were not stopped."
+                )
+                counted = {"broken": broken, "ended": len(ticked) - broken}
+                self.message_user(request, text % counted, messages.SUCCESS)
+                return self._back_to_list()
+        except (BackendError, LockNotSupported) as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return None
+        if not rows:
+            return self._ended(request)
+        return self._render(request, "release_selected", gettext("Force release"), rows=rows, form=form)
+
+    # pages
+
+    def _page(self, request: HttpRequest, template: str, row: HeldLock, **context: Any) -> HttpResponse:
+        return self._render(request, template, shortened(str(row)), row=row, hold=row.hold, **context)
+
+    def _render(self, request: HttpRequest, template: str, title: str, **context: Any) -> HttpResponse:
+        request.current_app = self.admin_site.name
+        everywhere = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": title,
             "may_release": self.has_release_permission(request),
             "may_extend": self.has_extend_permission(request),
         }
-        return self._render(request, template, **{**of_hold, **context})
-
-    def _render(self, request: HttpRequest, template: str, **context: Any) -> HttpResponse:
-        request.current_app = self.admin_site.name
-        everywhere = {**self.admin_site.each_context(request), "opts": self.opts}
         return TemplateResponse(request, f"admin/locking/heldlock/{template}.html", {**everywhere, **context})
 
     def _ended(self, request: HttpRequest) -> HttpResponse:
@@ -238,65 +273,23 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         return self._back_to_list()
 
     def _back_to_list(self) -> HttpResponse:
-        return HttpResponseRedirect(
-            reverse("admin:locking_heldlock_changelist", current_app=self.admin_site.name)
-        )
+        return redirect(reverse("admin:locking_heldlock_changelist", current_app=self.admin_site.name))
 
-    # breaking several
 
-    @admin.action(permissions=["release"], description=_("Force release selected locks…"))
-    def release_selected(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
-        """Ask for one reason, then break each of the ticked holds that is still there."""
-        if not 0 < len(queryset) <= MOST_AT_ONCE:
-            text = gettext("Tick up to %(most)d locks; all at once can't be broken.") % {"most": MOST_AT_ONCE}
-            self.message_user(request, text, messages.ERROR)
-            return None
-        form = ReasonForm(request.POST if "reason" in request.POST else None)
-        try:
-            rows = list(queryset)
-            if form.is_valid():
-                return self._release_all(request, rows, len(queryset), form.cleaned_data["reason"])
-        except (BackendError, LockNotSupported) as error:
-            self.message_user(request, str(error), messages.ERROR)
-            return None
-        if not rows:
-            return self._ended(request)
-        return self._page(
-            request, "release_selected", rows[0], rows=rows, form=form, title=gettext("Force release")
-        )
+def _require(allowed: bool) -> None:
+    if not allowed:
+        raise PermissionDenied
 
-    def _release_all(self, request: HttpRequest, rows: list[Any], ticked: int, reason: str) -> HttpResponse:
-        broken = sum(self._force(request, row, reason).done for row in rows)
-        text = gettext(
-            "Broken: %(broken)d; ended by themselves: %(ended)d. The old holders were not stopped."
-        )
-        self.message_user(request, text % {"broken": broken, "ended": ticked - broken}, messages.SUCCESS)
-        return self._back_to_list()
 
-    def _force(self, request: HttpRequest, row: Any, reason: str) -> Result:
-        actor = request.user.get_username()
-        result = force_release(row.hold, reason=reason, actor=actor, databases=self.fence_databases)
-        self._log(request, row, result, f"Force released: {reason}")
-        return result
-
-    def _extend(self, request: HttpRequest, row: Any, ttl: float, reason: str) -> Result:
-        result = extend_held(row.hold, ttl, reason=reason, actor=request.user.get_username())
-        self._log(request, row, result, f"Extended to {ttl:g} s.")
-        return result
-
-    def _log(self, request: HttpRequest, row: Any, result: Result, message: str) -> None:
-        if result.done:
-            LogEntry.objects.log_actions(
-                user_id=request.user.pk or 0,
-                queryset=[row],
-                action_flag=CHANGE,
-                change_message=message,
-                single_object=True,
-            )
+COUNTED = {"acquired": _("acquired"), "refused": _("refused"), "deadlock": _("deadlocks"), "lost": _("lost")}
+ALARMING = ("deadlock", "lost")
 
 
 def _last_hour(request: HttpRequest) -> dict[str, Any]:
-    """Return the last hour of the chosen backend, the default one else; nothing when it can't tell."""
+    """Return the last hour of the chosen backend, the default one else; nothing when it can't tell.
+
+    That are figures, and acquisitions minute by minute as a line in a box of 60 × 20.
+    """
     try:
         minutes = last_hour(locks[request.GET.get("backend") or "default"])
     except (BackendError, KeyError, ValueError, locks.exception_class):
@@ -304,31 +297,16 @@ def _last_hour(request: HttpRequest) -> dict[str, Any]:
     if not minutes:
         return {}
     sums = {what: sum(each.get(what, 0) for each in minutes) for what in COUNTED}
+    figures = [(label, sums[what], sums[what] and what in ALARMING) for what, label in COUNTED.items()]
     acquired = [each.get("acquired", 0) for each in minutes]
-    return {
-        "figures": [(label, sums[what], sums[what] and what in ALARMING) for what, label in COUNTED.items()],
-        "history": _history(acquired) if any(acquired) else None,
-    }
-
-
-COUNTED = {
-    "acquired": _("acquired"),
-    "refused": _("refused"),
-    "deadlock": _("deadlocks"),
-    "lost": _("lost"),
-}
-ALARMING = ("deadlock", "lost")
-
-
-def _history(minutes: list[int]) -> dict[str, Any]:
-    """Return acquisitions, minute by minute, as a line in a box of 60 × 20."""
-    most = max(minutes)
-    points = " ".join(f"{number},{20 - 19 * count / most:.1f}" for number, count in enumerate(minutes))
+    if not (most := max(acquired)):
+        return {"figures": figures}
+    points = " ".join(f"{number},{20 - 19 * count / most:.1f}" for number, count in enumerate(acquired))
     text = gettext("Acquisitions per minute in the last hour; at most %(most)d.") % {"most": most}
-    return {"points": points, "most": most, "text": text}
+    return {"figures": figures, "history": {"points": points, "text": text}}
 
 
-def _timeline(hold: Any) -> list[tuple[datetime, Any, str, str]]:
+def _timeline(hold: Hold) -> list[tuple[datetime, Any, str, str]]:
     """Return when what happened to a lock, by whom and why, the latest first."""
     here, zone = time.time(), timezone.get_current_timezone()  # noqa: TID251 shown
     seen = [

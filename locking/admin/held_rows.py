@@ -1,96 +1,71 @@
-"""From `locking.inspection.held` to what Django's change list shows: rows, filters, pages."""
+"""From `locking.inspection` to what Django's change list shows: rows, columns, filters, pages."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from dataclasses import fields
+from itertools import takewhile
+from operator import attrgetter
+from typing import Any, ClassVar, Final
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
+from django.core.signing import BadSignature, Signer
 from django.http import HttpRequest
+from django.template.loader import render_to_string
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from locking.core.handler import InvalidLockBackend, locks
-from locking.core.kinds import LABELS as KIND_NAMES
+from locking.core.kinds import LABELS
 from locking.exceptions import LockError
-from locking.inspection.held import STATES as STATE_NAMES
-from locking.inspection.held import HeldLock as HeldLockInfo
-from locking.inspection.held import Page, find_hold, held_locks
+from locking.inspection.columns import COLUMNS, STATES, Column
+from locking.inspection.columns import HeldLock as Hold
+from locking.inspection.held import Filter, Page, find_hold, held_locks
 from locking.models import HeldLock
 
-MOST_AT_ONCE = 100
-"""Rows that one bulk action takes."""
+
+def signer() -> Signer:
+    """Return what signs the address of a hold, so that it names nothing but what a page has shown."""
+    return Signer(salt="locking.heldlock")
 
 
-class Ident(NamedTuple):
-    """What a page's address says of a hold: the owner as well, so that it never means a newer holder."""
-
-    backend: str
-    kind: str
-    key: str
-    owner: str
-
-    def __str__(self) -> str:
-        raw = json.dumps(self, ensure_ascii=False, separators=(",", ":")).encode()
-        return base64.urlsafe_b64encode(raw).decode().rstrip("=")
-
-    @classmethod
-    def read(cls, text: str) -> Ident | None:
-        """Return what `text` says; None when it isn't an ident."""
-        try:
-            parts = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-            json.dumps(parts, ensure_ascii=False).encode()  # a lone surrogate is no text that a server knows
-        except (binascii.Error, ValueError, RecursionError):
-            return None
-        if not isinstance(parts, list) or len(parts) != 4 or not all(isinstance(part, str) for part in parts):
-            return None
-        return cls(*parts) if parts[1] in KIND_NAMES else None
-
-
-def as_row(hold: HeldLockInfo) -> HeldLock:
-    """Return a hold as an instance of its model."""
-    row = HeldLock(ident=str(Ident(hold.backend, hold.kind, hold.key, hold.owner)))
+def as_row(hold: Hold) -> HeldLock:
+    """Return a hold as an instance of its model; its key has the owner, so that it means no newer hold."""
+    row = HeldLock(ident=signer().sign_object([hold.backend, hold.key, hold.owner, hold.kind]))
     row.hold = hold
     return row
 
 
-def find_row(text: str) -> HeldLock | None:
+def find_row(ident: str) -> HeldLock | None:
     """Return the hold that an address means, if it still is one; errors as for `find_hold`."""
-    ident = Ident.read(text)
-    if ident is None:
-        return None
     try:
-        hold = find_hold(ident.backend, ident.key, ident.owner, ident.kind)
-    except InvalidLockBackend:
+        hold = find_hold(*signer().unsign_object(ident))
+    except (BadSignature, InvalidLockBackend):
         return None
     return None if hold is None else as_row(hold)
 
 
-class Rows:
-    """What the change list takes for a queryset: the rows that were ticked, or none yet."""
+def _cell(column: Column, small: Sequence[Column]) -> Callable[[HeldLock], str]:
+    """Return a column of `list_display`, with those in small print below it."""
 
-    model = HeldLock
-    db = None
+    @admin.display(description=column.label)
+    def cell(row: HeldLock) -> str:
+        below = [text for each in small if (text := each.text(row.hold))]
+        shown = {"row": row, "hold": row.hold, "column": column.name, "text": column.text(row.hold)}
+        return render_to_string("admin/locking/heldlock/cell.html", {**shown, "below": below})
 
-    def __init__(self, idents: Sequence[str] = ()) -> None:
-        self.idents = list(idents)
+    cell.__name__ = column.name  # Django makes a class of it, by which a style or a test finds the cell
+    return cell
 
-    def filter(self, *, pk__in: Sequence[str]) -> Rows:
-        """Return the rows with these idents."""
-        return Rows(pk__in)
 
-    def __len__(self) -> int:
-        return len(self.idents)
-
-    def __iter__(self) -> Iterator[HeldLock]:
-        """Yield those that are still held."""
-        return (row for row in map(find_row, self.idents) if row is not None)
+CELLS: Final = [
+    _cell(column, [*takewhile(attrgetter("small"), COLUMNS[place + 1 :])])
+    for place, column in enumerate(COLUMNS)
+    if column.heading and not column.small
+]
 
 
 class HeldFilter(admin.SimpleListFilter):
@@ -142,11 +117,11 @@ ORDERS = {"age": _("the oldest first"), "waiters": _("most waiters first")}
 AGES = {"10": _("10 seconds"), "60": _("1 minute"), "600": _("10 minutes"), "3600": _("1 hour")}
 ONE = {"": ""}  # a filter without any choice isn't shown
 
-FILTERS = (
+FILTERS: Final = (
     _filter(Order, "order", pgettext_lazy("sorting", "order"), ORDERS.items),
-    _filter(HeldFilter, "state", _("state"), STATE_NAMES.items),
+    _filter(HeldFilter, "state", _("state"), STATES.items),
     _filter(HeldFilter, "older_than", _("held longer than"), AGES.items),
-    _filter(HeldFilter, "kind", _("kind"), KIND_NAMES.items),
+    _filter(HeldFilter, "kind", _("kind"), LABELS.items),
     _filter(HeldFilter, "backend", _("backend"), _aliases),
     _filter(Text, "prefix", _("beginning of the name"), ONE.items),
     _filter(Text, "without", _("not beginning with"), ONE.items),
@@ -160,12 +135,11 @@ def page_of(params: Any, *, search: str, offset: int, limit: int, order: str = "
     Raises:
         ValueError: one of them can't be.
     """
+    given = {each.name: params[each.name] for each in fields(Filter) if params.get(each.name)}
     try:
         return held_locks(
             params.get("backend") or None,
-            search=search,
-            **{name: params.get(name, "") for name in ("prefix", "without", "state", "kind", "host")},
-            older_than=float(params.get("older_than") or 0),
+            **{**given, "search": search, "older_than": float(params.get("older_than") or 0)},
             offset=offset,
             limit=limit,
             order=params.get("order") or order,
@@ -182,17 +156,15 @@ class HeldChangeList(ChangeList):
     """The change list without a table behind it."""
 
     page: Page
-    tickable: bool
     filter_names: ClassVar = [str(each.parameter_name) for each in FILTERS]
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
-        """Read the filters; nothing is asked of a database."""
-        specs, has_filters, unknown, _, active = self.get_filters(request)
+        """Read the filters, and ask no database."""
+        self.filter_specs, self.has_filters, unknown, _, self.has_active_filters = self.get_filters(request)
         if unknown:
             raise IncorrectLookupParameters
-        self.filter_specs, self.has_filters, self.has_active_filters = specs, has_filters, active
         self.clear_all_filters_qs = self.get_query_string(remove=self.filter_names)
-        return Rows()
+        return self.root_queryset
 
     def get_results(self, request: HttpRequest) -> None:
         """Ask the backends for this page."""
@@ -208,8 +180,6 @@ class HeldChangeList(ChangeList):
         self.show_admin_actions = True
         self.multi_page = page.total > self.list_per_page
         self.paginator = Paginator(range(page.total), self.list_per_page)
-        admin_of_locks: Any = self.model_admin
-        self.tickable = admin_of_locks.has_release_permission(request)
 
     def _asked(self, number: int) -> Page:
         self.page_num, offset = number, (number - 1) * self.list_per_page

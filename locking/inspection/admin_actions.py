@@ -17,7 +17,7 @@ from django.db import OperationalError, connections, router, transaction
 from locking.backends.capabilities import backend_of, releaser_of
 from locking.core.handler import locks
 from locking.exceptions import BackendUnavailable
-from locking.inspection.held import HeldLock
+from locking.inspection.columns import HeldLock
 from locking.keys.names import Seconds, check_ttl
 from locking.models import Fence, LockEvent
 from locking.signals import lock_force_released, notify
@@ -65,10 +65,7 @@ def force_release(
     """
     if not (reason := reason.strip()):
         raise ValueError("say why this lock is broken: the reason is kept in the audit")
-    engine, actor = (
-        releaser_of(locks[hold.backend], hold.kind),
-        actor or _user(),
-    )  # before anything is done: they may fail
+    engine, actor = releaser_of(locks[hold.backend], hold.kind), actor or _user()  # both may fail
     fences = "; ".join(_advance_fence(hold, database) for database in databases)
     event = LockEvent.of(hold, LockEvent.Action.FORCE_RELEASE, reason, actor, fences)
     result = _carry_out(event, lambda: engine.force_release(hold.key, hold.owner))

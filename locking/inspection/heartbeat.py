@@ -6,8 +6,8 @@ A process that falls silent while its locks go on is gone.
 Waits are published too, with what their thread or task holds: so others find a deadlock (see
 `locking.inspection.deadlocks`), and the admin names who waits. A wait that holds a lock itself is published
 half a second after it began, any other with the next heartbeat.
-The same step adds up the process's counters, and now and then has the backend's list swept. It is not the
-watchdog's: a renewal must never wait for any of this.
+The same step adds up what happened to locks, by the minute, for the line of the last hour in the admin, and
+now and then has the backend's list swept. It is not the watchdog's: a renewal must never wait for this.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ import socket
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final
 
+from locking.backends.base import BaseLockBackend
 from locking.backends.capabilities import Counters, Heartbeats
 from locking.core.handler import locks
 from locking.core.holders import facts_of
 from locking.core.lease import SingleLease, State, live_leases
 from locking.exceptions import LockError
-from locking.inspection.stats import SAMPLES, take_counters
 from locking.inspection.waits import PUBLISH_AFTER, TOGETHER, WAITS, Wait, next_due
 from locking.liveness.files import registration
 from locking.liveness.release import watcher
@@ -57,20 +58,21 @@ MOST: Final = 200
 TIDY_EVERY: Final = 60.0
 """Seconds between two sweeps, after which everything is also published again: a server may have lost it."""
 
+SAMPLES: Final = deque[tuple[str, Count]](maxlen=100_000)
+"""What has happened since the last beat; when there is more, the oldest is missing in the statistics."""
+
+after_fork(SAMPLES.clear)
+
 Records = dict[str, dict[str, str]]
 """By alias and client."""
 
 
 class HeartbeatPublisher(Observer):
-    """Publishes the heartbeats and the counters of this process.
-
-    Attributes:
-        enabled: False keeps it from starting.
-        counts: False leaves this process out of the counters: a lesson's locks would hide the project's own.
-    """
+    """Publishes the heartbeats and the counters of this process."""
 
     def __init__(self) -> None:
-        self.enabled = self.counts = True
+        self.enabled = True  # False keeps it from starting
+        self.counts = True  # False: not in the counters, where a lesson's locks would hide the project's own
         self.reset()
 
     def reset(self) -> None:
@@ -182,6 +184,26 @@ class HeartbeatPublisher(Observer):
             self._trouble = True
             self._published = {}  # what has arrived is unknown: publish everything again
             logger.debug("publishing the heartbeat of this process failed: %s", error)
+
+
+def take_counters() -> dict[str, Counter[str]]:
+    """Return what happened how often, by alias, and clear the samples."""
+    sums = defaultdict[str, Counter[str]](Counter)
+    with suppress(IndexError):  # another thread may take some, too
+        for _ in range(len(SAMPLES)):
+            alias, what = SAMPLES.popleft()
+            sums[alias][what] += 1
+    return sums
+
+
+def last_hour(backend: BaseLockBackend) -> list[dict[str, int]]:
+    """Return what happened in each minute of the last hour (acquired, refused, deadlock, lost, ended), over
+    all processes, the oldest first; empty where the backend keeps no statistics.
+    """
+    if not isinstance(backend, Counters):
+        return []
+    minute = int(time.time() // 60)  # noqa: TID251 shown
+    return backend.figures_by_minute(range(minute - 59, minute + 1))
 
 
 def _long_holds() -> list[SingleLease]:

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from locking.core.handler import locks
 from locking.exceptions import LockError
-from locking.inspection.held import HeldLock, Waiter, holds_of, in_circles, waits_for
+from locking.inspection.columns import HeldLock, Waiter
+from locking.inspection.held import Look
+
+Holds = Mapping[tuple[str, str], Sequence[HeldLock]]
+"""By alias and key."""
 
 
 @dataclass(slots=True)
 class WaitNode:
-    """One waiter, or a holder that waits for nothing, and those who wait for what it holds.
-
-    Attributes:
-        waiter: the waiter; None for a holder that waits for nothing.
-        holds: what such a holder holds.
-        deadlocked: it is part of a circle.
-        again: it is further up already, for a circle has no end.
-        behind: those who wait for it.
-    """
+    """One waiter, or a holder that waits for nothing, and those who wait for what it holds."""
 
     waiter: Waiter | None
-    holds: tuple[HeldLock, ...] = ()
-    deadlocked: bool = False
-    again: bool = False
-    behind: list[WaitNode] = field(default_factory=list)
+    holds: tuple[HeldLock, ...] = ()  # of a holder that waits for nothing
+    deadlocked: bool = False  # it is part of a circle
+    again: bool = False  # it is further up already, for a circle has no end
+    behind: list[WaitNode] = field(default_factory=list)  # those who wait for it
 
     @property
     def blocked(self) -> int:
@@ -65,7 +62,8 @@ def wait_trees(waiting: Sequence[Waiter]) -> list[WaitNode]:
     """Return the trees of waiters: each circle first, opened at its longest waiting member, and then the
     holders, those that block most first.
     """
-    edges = waits_for(waiting)
+    holds = holds_wanted_by(waiting)
+    edges = waits_for(waiting, holds)
     circles = in_circles(edges)
     known = {each.id: each for each in waiting}
     behind: dict[str, list[str]] = {each: [] for each in known}
@@ -82,25 +80,55 @@ def wait_trees(waiting: Sequence[Waiter]) -> list[WaitNode]:
         return node
 
     trees = [tree(each.id) for each in waiting if each.id in circles and each.id not in shown]
-    roots = _below_holders([tree(each.id) for each in waiting if not edges[each.id]])
+    below: dict[tuple[str, str], list[WaitNode]] = {}  # a holder that waits for nothing
+    for each in waiting:
+        if not edges[each.id]:
+            below.setdefault((each.backend, each.key), []).append(tree(each.id))
+    roots: list[WaitNode] = []
+    for lock, nodes in below.items():
+        roots += [WaitNode(None, tuple(holds[lock]), behind=nodes)] if holds[lock] else nodes
     trees += sorted(roots, key=lambda root: (-root.blocked, -root.longest))
     return trees + [tree(each.id) for each in waiting if each.id not in shown]
 
 
-def _below_holders(trees: Sequence[WaitNode]) -> list[WaitNode]:
-    """Put those who wait for a holder that waits for nothing below that holder, one lock after the other."""
-    locks: dict[tuple[str, str], list[WaitNode]] = {}
-    for node in trees:
-        if node.waiter is not None:
-            locks.setdefault((node.waiter.backend, node.waiter.name), []).append(node)
-    roots: list[WaitNode] = []
-    for lock, waiting in locks.items():
-        holds = _holds(*lock)
-        roots += [WaitNode(None, holds, behind=waiting)] if holds else waiting
-    return roots
+def holds_wanted_by(waiting: Iterable[Waiter]) -> Holds:
+    """Return the holds of each lock that is waited for; none where its backend doesn't answer."""
+    looks = {alias: Look(locks[alias]) for alias in {each.backend for each in waiting}}
+    found: dict[tuple[str, str], Sequence[HeldLock]] = {}
+    for alias, key in {(each.backend, each.key) for each in waiting}:
+        found[alias, key] = ()
+        with suppress(LockError):
+            found[alias, key] = looks[alias].holds_of(key)
+    return found
 
 
-def _holds(backend: str, name: str) -> tuple[HeldLock, ...]:
-    with suppress(LockError):
-        return tuple(holds_of(name, backend=backend))
-    return ()
+def waits_for(waiting: Sequence[Waiter], holds: Holds) -> dict[str, list[str]]:
+    """Return who waits for whom: by the id of a waiter, the ids of those waiters that hold what it wants."""
+    holding = {(alias, owner): each.id for each in waiting for alias, owner, _ in each.holds}
+    return {
+        each.id: [
+            holding[each.backend, hold.owner]
+            for hold in holds[each.backend, each.key]
+            if (each.backend, hold.owner) in holding
+        ]
+        for each in waiting
+    }
+
+
+def in_circles(edges: Mapping[str, Sequence[str]]) -> frozenset[str]:
+    """Return those who wait for themselves in the end.
+
+    Example:
+        >>> sorted(in_circles({"a": ["b"], "b": ["a"], "c": ["a"]}))
+        ['a', 'b']
+    """
+
+    def reached(start: str) -> set[str]:
+        found, ahead = set[str](), [*edges[start]]
+        while ahead:
+            if (one := ahead.pop()) not in found:
+                found.add(one)
+                ahead += edges[one]
+        return found
+
+    return frozenset(each for each in edges if each in reached(each))

@@ -25,34 +25,19 @@ TOGETHER: Final = 0.1
 
 
 class Wait:
-    """One waiter: a thread or task, and the lock that it waits for.
-
-    Attributes:
-        id: unique to this wait; a wait that ended never resumes under the same id.
-        alias, kind, key, name: the lock: entry in `LOCKING`, lock, read, write, semaphore or fair, and so on.
-        permits: how many the semaphore has; None for the other kinds.
-        begun: `clock.now()` at which it began.
-        blocks: it holds something itself, so others may wait for it.
-        published: other processes may have read of it.
-        asked: requests that its looks for a circle have made.
-    """
-
-    __slots__ = (
-        "alias", "asked", "begun", "blocks", "context", "id", "key", "kind", "name", "permits",
-        "published", "site",
-    )  # fmt: skip
+    """One waiter: a thread or task, and the lock that it waits for."""
 
     def __init__(self, terms: LeaseTerms, context: object, begun: float) -> None:
-        self.id = new_owner()
+        self.id = new_owner()  # a wait that ended never resumes under the same id
         self.alias = terms.backend.settings.alias
         self.kind = terms.backend.alias.removeprefix(self.alias).lstrip("/") or "lock"
-        self.key, self.name, self.begun = terms.key, terms.name, begun
-        self.permits = terms.permits
+        self.key, self.name, self.permits = terms.key, terms.name, terms.permits
+        self.begun = begun  # by `clock.now()`
         self.site = terms.site or caller_site()
         self.context = weakref.ref(context)
-        self.published = False
-        self.asked = 0
-        self.blocks = bool(self.holds())
+        self.published = False  # other processes may have read of it
+        self.asked = 0  # requests that its looks for a circle have made
+        self.blocks = bool(self.holds())  # others may wait for what it holds itself
 
     @property
     def client(self) -> str:

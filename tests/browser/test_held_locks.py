@@ -130,7 +130,7 @@ def test_select_all_knows_the_rows_that_came_later(open_list, held):
     page = open_list()
     with get_lock("late"):
         expect(row(page, "late")).to_be_visible()
-        page.get_by_label("Select all on this page").check()
+        page.get_by_label("Select all objects on this page").check()
         expect(row(page, "late").get_by_role("checkbox")).to_be_checked()
         expect(page.locator(".action-counter")).to_have_text("5 / 5")
 

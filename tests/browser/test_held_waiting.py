@@ -105,8 +105,8 @@ def test_each_row_names_its_waiters(open_admin, contended):
     page = open_admin(LIST)
     expect(page.locator("#result_list thead th").nth(3)).to_have_text("Waiters")
     expect(page.locator("#result_list tbody tr").first).to_contain_text("order:42")
-    expect(row(page, "order:42").locator(".field-waiters")).to_contain_text("worker-1")
-    expect(row(page, "order:42").locator(".field-waiters")).to_contain_text("worker-2")
+    expect(row(page, "order:42").locator(".field-waiter_count")).to_contain_text("worker-1")
+    expect(row(page, "order:42").locator(".field-waiter_count")).to_contain_text("worker-2")
     page.get_by_role("link", name="the oldest first").click()
     expect(page.locator("#result_list tbody tr").first).to_contain_text("catalogue")
     page.get_by_role("link", name="most waiters first").click()
@@ -166,6 +166,7 @@ def test_no_name_of_a_thread_and_no_date_is_broken(open_admin, contended, langua
     expect(parts.filter(has_text="worker-2")).to_have_count(2)  # it holds, and it waits
     assert set(parts.evaluate_all(LINES, 99)) == {1}
     page.get_by_role("link", name="order:42", exact=True).click()
+    expect(page.locator(".held-facts")).to_be_visible()
     assert page.locator(".held-facts td").filter(has_text=":worker-").evaluate_all(LINES, 99) == [1]
     page.goto("/admin/locking/lockevent/")
     assert page.locator("#result_list .field-moment a").evaluate_all(LINES, DATE) == [1]
@@ -192,7 +193,7 @@ def test_the_columns_that_matter_are_on_the_screen(open_admin, contended, width)
     """Waiters, lease, token and the release of every row are seen without scrolling sideways."""
     page = open_admin(LIST, width=width)
     right = page.locator("#held-rows").evaluate("e => e.getBoundingClientRect().right")
-    for name in ("waiters", "lease", "token", "release"):
+    for name in ("waiter_count", "remaining", "token", "release"):
         box = row(page, "order:42").locator(f".field-{name}").bounding_box()
         assert box["x"] + box["width"] <= right + 1, name
     assert right <= width

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from locking.core.handler import locks
-from locking.inspection.stats import last_hour
+from locking.inspection.heartbeat import last_hour
 from locking.models import LockEvent
 from orders.lab.models import LabRun
 from tests.browser.conftest import end_lab_runs

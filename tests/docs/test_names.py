@@ -32,8 +32,9 @@ from locking.backends.redis import topology
 from locking.backends.redlock import RedlockBackend
 from locking.backends.zookeeper import options as zookeeper_options
 from locking.contrib import groups, opentelemetry, prometheus
+from locking.core.kinds import LABELS
 from locking.core.lease import State
-from locking.inspection.held import KINDS, STATES
+from locking.inspection.columns import STATES
 from locking.testing import pytest_plugin
 from locking.transactions.decorator import OPTIONS, Options
 from orders.audit import INVARIANTS
@@ -227,7 +228,7 @@ def test_the_states_of_a_lease() -> None:
     commands = TEXT[REFERENCE / "commands.md"]
     states = [set(coded(row[2])) for row in rows(commands) if row[0] == "`--state`"]
     kinds = [set(coded(row[2])) for row in rows(commands) if row[0] == "`--kind`"]
-    assert (states, kinds) == ([set(STATES)], [set(KINDS)])
+    assert (states, kinds) == ([set(STATES)], [set(LABELS)])
 
 
 def test_the_signals_and_their_outcomes() -> None:

@@ -253,7 +253,7 @@ def test_a_lock_without_an_end_is_found(patient):
 
 def test_a_holder_that_is_gone_is_found(monkeypatch):
     """Its process has given no sign of life."""
-    monkeypatch.setattr("locking.inspection.held.SILENT", -1.0)
+    monkeypatch.setattr("locking.inspection.columns.SILENT", -1.0)
     with get_lock("a"):
         presence = {lease_client("a"): '{"host": "web-1", "pid": 7}'}
         any_engine().publish_heartbeats(presence)

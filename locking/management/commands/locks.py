@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from itertools import count
 from typing import Any, Final, TextIO, cast
 
@@ -16,12 +17,15 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 
 from locking.core.handler import DEFAULT_ALIAS, InvalidLockBackend
+from locking.core.kinds import LABELS
 from locking.exceptions import BackendError, LockError
 from locking.inspection.admin_actions import force_release
-from locking.inspection.held import KINDS, STATES, HeldLock, Page, Problem, held_locks, known_waiters
+from locking.inspection.columns import STATES, HeldLock
+from locking.inspection.formatting import visible
+from locking.inspection.held import Page, Problem, held_locks, known_waiters
 from locking.inspection.waiting import wait_trees
 from locking.keys.names import UNSET, check_wait
-from locking.management.locks import listing, output, running
+from locking.management.locks import output, running
 
 NO, BAD_INPUT, NO_READER = 1, 2, 141  # the last as shells report SIGPIPE
 
@@ -63,9 +67,9 @@ FILTERS: Final[Options] = {
     **WITHOUT,
     "--search": {**TEXT, "help": "only where name or holder has it"},
     "--state": {"default": "", "choices": STATES, "help": "only these"},
-    "--kind": {"default": "", "choices": KINDS, "help": "only these"},
+    "--kind": {"default": "", "choices": LABELS, "help": "only these"},
     "--host": {"default": "", "help": "only holders on this machine"},
-    "--longer-than": {**SECONDS, "default": 0.0, "help": "held for at least so many seconds"},
+    "--longer-than": {**SECONDS, "dest": "older_than", "default": 0.0, "help": "held for so many seconds"},
     "--limit": {**WHOLE, "default": 50, "help": "rows at most (50)"},
 }
 WATCH: Final[Options] = {
@@ -137,13 +141,12 @@ class Command(BaseCommand):
             self._out.flush()
         except (InvalidLockBackend, ValueError) as error:
             raise CommandError(str(error), returncode=BAD_INPUT) from error
-        except BackendError as error:
-            raise CommandError(str(error), returncode=running.UNAVAILABLE) from error
         except DatabaseError as error:
             what = "the database can't be asked, and without its audit nothing is done"
             raise CommandError(f"{what}: {error}", returncode=running.UNAVAILABLE) from error
         except LockError as error:
-            raise CommandError(str(error), returncode=NO) from error
+            status = running.UNAVAILABLE if isinstance(error, BackendError) else NO
+            raise CommandError(str(error), returncode=status) from error
         except KeyboardInterrupt:
             status = 130
         except BrokenPipeError:
@@ -153,32 +156,27 @@ class Command(BaseCommand):
             sys.exit(status)
 
     def _do_list(self, options: dict[str, Any]) -> int:
-        page = held_locks(**_filters(options))
-        self._print_page(page, options, partial(output.print_table, self._out))
-        if not options["json"]:
-            self._print_rest(page)
-        return _status_of(page)
-
-    def _print_page(
-        self,
-        page: Page,
-        options: dict[str, Any],
-        draw: Callable[[output.Cells], None],
-        problems: Sequence[Problem] = (),
-    ) -> None:
+        page = _page_of(options)
         if options["json"]:
             self._print_json(page.as_dict())
         else:
-            draw(output.cells_of(page.rows, problems))
+            output.print_table(self._out, output.cells_of(page.rows))
+            self._print_rest(page, options)
+        return _status_of(page)
 
     def _print_json(self, fields: dict[str, Any]) -> None:
-        self.stdout.write(output.dumps(fields))
+        self.stdout.write(_as_json(fields))
         self.stdout.flush()
 
-    def _print_rest(self, page: Page) -> None:
+    def _print_rest(self, page: Page, options: dict[str, Any]) -> None:
         """Print everything but the table's rows to stderr: a pipe gets rows only."""
-        about = "" if page.complete else "at least "
-        self.stderr.write(f"{len(page.rows)} of {about}{page.total} held", self.style.NOTICE)
+        if page.total:
+            found = f"{len(page.rows)} of {'' if page.complete else 'at least '}{page.total} held"
+        elif page.complete and not _is_narrowed(options) and not options["without"]:
+            found = "nothing is held"
+        else:
+            found = "no held lock was found"
+        self.stderr.write(found, self.style.NOTICE)
         if not page.searched_all:
             self.stderr.write("looked at the oldest 5,000; give --prefix, or --search the exact name")
         self._print_problems(page.problems)
@@ -197,16 +195,21 @@ class Command(BaseCommand):
         else:
             for line in output.lines_of_trees(wait_trees(found)):
                 self.stdout.write(line)
-            self.stderr.write(f"{len(found)}{' at least' if problems else ''} wait", self.style.NOTICE)
+            about = " at least" if problems else ""
+            none = "no waiter was found" if problems else "no lock has waiters"
+            self.stderr.write(f"{len(found)}{about} wait" if found else none, self.style.NOTICE)
             self._print_problems(problems)
-        return running.UNAVAILABLE if any(not problem.unsupported for problem in problems) else 0
+        return _status_of_problems(problems)
 
     def _do_watch(self, options: dict[str, Any]) -> int:
         order = "waiters" if options["verb"] == "top" else "age"
         with output.screen(self._out) as draw:
             for number in count(1):
-                page = held_locks(**_filters(options), order=order)
-                self._print_page(page, options, draw, page.problems)
+                page = _page_of(options, order)
+                if options["json"]:
+                    self._print_json(page.as_dict())
+                else:
+                    draw(output.cells_of(page.rows, page.problems))
                 if options["times"] is not None and number >= options["times"]:
                     break
                 time.sleep(options["every"])
@@ -215,44 +218,41 @@ class Command(BaseCommand):
     _do_top = _do_watch
 
     def _do_show(self, options: dict[str, Any]) -> int:
-        picture = listing.picture_of(options["name"], options["backend"])
+        picture = output.picture_of(options["name"], options["backend"])
         if options["json"]:
             self._print_json(picture.as_dict())
         else:
-            for line in listing.lines_of(picture):
-                self.stdout.write(output.printable(line))
+            for line in output.lines_of(picture):
+                self.stdout.write(visible(line))
             for line in picture.unknown:
                 self.stderr.write(line)
         return 0 if picture.holds else NO
 
     def _do_release(self, options: dict[str, Any]) -> int:
-        filters = any(options[name] for name in ("prefix", "search", "state", "kind", "host", "longer_than"))
-        if filters == (options["name"] is not None):
+        if _is_narrowed(options) == (options["name"] is not None):
             raise ValueError("name one lock, or choose several by --prefix, --state and the like, not both")
-        return self._release_many(options) if filters else self._release_one(options)
+        return self._release_several(options) if options["name"] is None else self._release_one(options)
 
-    def _release_many(self, options: dict[str, Any]) -> int:
+    def _release_several(self, options: dict[str, Any]) -> int:
         """Break what the filters find, was shown, and still is as it was shown after the answer."""
         if options["owner"]:
             raise ValueError("--owner belongs to one lock: name it")
-        page = held_locks(**_filters(options))
+        page = _page_of(options)
         out = self._out if options["dry_run"] else cast("TextIO", self.stderr._out)
         output.print_table(out, output.cells_of(page.rows))
-        self._print_rest(page)
+        self._print_rest(page, options)
         if options["dry_run"] or not page.rows:
             return _status_of(page) or (0 if page.rows else NO)
-        if not options["yes"] and not self._is_confirmed(f"Break these {len(page.rows)} holds?"):
-            self.stderr.write("nothing was done")
+        if not self._is_confirmed(f"Break these {len(page.rows)} holds?", options):
             return NO
         shown = {(hold.backend, hold.key, hold.owner) for hold in page.rows}
-        found = held_locks(**_filters(options)).rows
-        still = [hold for hold in found if (hold.backend, hold.key, hold.owner) in shown]
-        done = [self._break(hold, options) for hold in still].count(0)
+        still = [hold for hold in _page_of(options).rows if (hold.backend, hold.key, hold.owner) in shown]
+        done = [self._break(hold, options) for hold in still].count(True)
         self.stderr.write(f"{done} of {len(page.rows)} broken")
         return 0 if done == len(page.rows) else NO
 
     def _release_one(self, options: dict[str, Any]) -> int:
-        picture = listing.picture_of(options["name"], options["backend"])
+        picture = output.picture_of(options["name"], options["backend"])
         holds = [hold for hold in picture.holds if options["owner"] in (None, hold.owner)]
         if not holds:
             whose = f" by {options['owner']}" if options["owner"] else ""
@@ -261,49 +261,59 @@ class Command(BaseCommand):
             owners = ", ".join(hold.owner for hold in holds)
             raise ValueError(f"{picture.name!r} has {len(holds)} holders; say which with --owner: {owners}")
         (hold,) = holds
-        for line in listing.lines_of_hold(hold) if options["dry_run"] or not options["yes"] else ():
-            self.stderr.write(output.printable(line))
+        for line in output.lines_of_hold(hold) if options["dry_run"] or not options["yes"] else ():
+            self.stderr.write(visible(line))
         if options["dry_run"]:
             return 0
-        if not options["yes"] and not self._is_confirmed("Break it?"):
-            self.stderr.write("nothing was done")
-            return NO
-        return self._break(hold, options)
+        return 0 if self._is_confirmed("Break it?", options) and self._break(hold, options) else NO
 
-    def _is_confirmed(self, question: str) -> bool:
+    def _is_confirmed(self, question: str, options: dict[str, Any]) -> bool:
+        if options["yes"]:
+            return True
         self.stderr.write("Breaking a lock doesn't stop its holder: only its fenced writes are refused.")
-        try:
-            return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
-        except EOFError:
-            return False
+        with suppress(EOFError):  # no terminal counts as no
+            if input(f"{question} [y/N] ").strip().lower() in ("y", "yes"):
+                return True
+        self.stderr.write("nothing was done")
+        return False
 
-    def _break(self, hold: HeldLock, options: dict[str, Any]) -> int:
+    def _break(self, hold: HeldLock, options: dict[str, Any]) -> bool:
         databases = options["database"] or [DEFAULT_DB_ALIAS]
         result = force_release(hold, reason=options["reason"], databases=databases)
         if options["json"]:
             fields = {"done": result.done, "name": hold.name, "owner": hold.owner}
             self._print_json({**fields, "details": result.event.details})
         elif result.done:
-            self.stdout.write(f"{hold.name} broken; {result.event.details}")
+            self.stdout.write(f"{visible(hold.name)} broken; {result.event.details}")
         else:
             self.stderr.write(f"{hold.owner} doesn't hold {hold.name!r} any more: nothing was done")
-        return 0 if result.done else NO
+        return result.done
 
     def _do_run(self, options: dict[str, Any]) -> int:
         same = {name: options[name] for name in ("name", "ttl", "wait", "fenced", "grace", "on_conflict")}
         command, backend = _command(options), options["backend"] or DEFAULT_ALIAS
         report = running.run(running.Job(command=command, backend=backend, **same))
         if options["json"]:
-            self.stderr.write(output.dumps({"name": options["name"], **asdict(report)}))
+            self.stderr.write(_as_json({"name": options["name"], **asdict(report)}))
         elif report.message:
             self.stderr.write(report.message)
         return report.status
 
 
-def _filters(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `held_locks`."""
-    same = {name: options[name] for name in ("prefix", "without", "search", "state", "kind", "host", "limit")}
-    return {**same, "alias": options["backend"], "older_than": options["longer_than"]}
+def _as_json(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, ensure_ascii=False, default=str)
+
+
+NARROWING: Final = ("prefix", "search", "state", "kind", "host", "older_than")
+
+
+def _is_narrowed(options: dict[str, Any]) -> bool:
+    return any(options[name] for name in NARROWING)
+
+
+def _page_of(options: dict[str, Any], order: str = "age") -> Page:
+    chosen = {name: options[name] for name in (*NARROWING, "without", "limit")}
+    return held_locks(options["backend"], **chosen, order=order)
 
 
 def _command(options: dict[str, Any]) -> list[str]:
@@ -317,9 +327,10 @@ def _command(options: dict[str, Any]) -> list[str]:
 
 
 def _status_of(page: Page) -> int:
-    """A backend that doesn't answer is a failure, and so is a search that ended early; one that can't list
-    is neither.
-    """
-    if any(not problem.unsupported for problem in page.problems):
-        return running.UNAVAILABLE
-    return 0 if page.searched_all else NO
+    """A search that ended early is no success."""
+    return _status_of_problems(page.problems) or (0 if page.searched_all else NO)
+
+
+def _status_of_problems(problems: Sequence[Problem]) -> int:
+    """A backend that doesn't answer is a failure, one that can't list is none."""
+    return running.UNAVAILABLE if any(not problem.unsupported for problem in problems) else 0

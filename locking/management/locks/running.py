@@ -7,23 +7,21 @@ the backend doesn't answer, SIGTERM comes so much earlier that the grace is over
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
+from asyncio.subprocess import Process
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from locking.core.lease import Lease
 from locking.core.lock import get_lock
 from locking.exceptions import BackendError, LockError, LockLost, LockNotAcquired
 from locking.keys.names import Unset, check_wait
-from locking.utils.background import start_thread
 
 CONTENDED: Final = 75
 """Exit status when others have the lock: EX_TEMPFAIL of sysexits.h, *try again later*."""
@@ -37,7 +35,6 @@ NOT_FOUND, NOT_EXECUTABLE, KILLED = 127, 126, 128
 GRACE: Final = 5.0
 """Seconds between SIGTERM and SIGKILL, or a third of a short lease."""
 
-AGAIN: Final = 0.05  # seconds after which a signal that wasn't heard is sent again
 NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 FORWARDED: Final = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
 TERMINAL: Final = 0
@@ -45,27 +42,16 @@ TERMINAL: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What to run under which lock.
-
-    Attributes:
-        name: the lock's name.
-        command: the program and its arguments.
-        backend: alias in `LOCKING`.
-        ttl: seconds after which the command is stopped at the latest; None = the lease is renewed.
-        wait: seconds to wait for the lock; 0 = don't, None = without end.
-        fenced: keep the counter of fencing tokens forever, because a database checks them.
-        grace: seconds between SIGTERM and SIGKILL; None = see `GRACE`.
-        on_conflict: exit status when others have the lock.
-    """
+    """What to run under which lock."""
 
     name: str
     command: Sequence[str]
-    backend: str
-    ttl: float | Unset | None
-    wait: float | Unset | None
-    fenced: bool = False
-    grace: float | None = None
-    on_conflict: int = CONTENDED
+    backend: str  # alias in `LOCKING`
+    ttl: float | Unset | None  # seconds after which the command is stopped; None: the lease is renewed
+    wait: float | Unset | None  # seconds to wait for the lock; 0: don't, None: without end
+    fenced: bool = False  # a database checks the fencing tokens
+    grace: float | None = None  # seconds between SIGTERM and SIGKILL; None: see `GRACE`
+    on_conflict: int = CONTENDED  # exit status when others have the lock
 
     def __post_init__(self) -> None:
         if self.grace is not None:
@@ -88,149 +74,115 @@ class Report:
     held: float | None = None
 
 
-class Stopped(BaseException):
-    """A signal came before the command was started."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
 def run(job: Job) -> Report:
     """Acquire the lock, run the command, release; see the module."""
-    begun = time.monotonic()
-    running = Running(job)
-    lock = get_lock(
-        job.name,
-        ttl=job.ttl,
-        wait=job.wait,
-        fenced=job.fenced,
-        backend=job.backend,
-        on_lost=running.note_loss,
-    )
-    with _forwarding(running):
+    with _signals_put_back() as heard:
+        return asyncio.run(Running(job).run(heard))
+
+
+class Running:
+    """The wait for the lock, and then the command while it runs."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._process: Process | None = None
+        self._lost = asyncio.Event()
+        self._early: list[int] = []
+        """Signals that came before there was a command."""
+
+    async def run(self, signals: Sequence[int]) -> Report:
+        """Acquire, run, release; these signals end the wait, or go to the command."""
+        job, loop, begun = self._job, asyncio.get_running_loop(), time.monotonic()
+
+        def note_loss(lease: Lease) -> None:
+            with suppress(RuntimeError):  # the loop has ended: the release reports the loss
+                loop.call_soon_threadsafe(self._lost.set)
+
+        lock = get_lock(
+            job.name, ttl=job.ttl, wait=job.wait, fenced=job.fenced, backend=job.backend, on_lost=note_loss
+        )
+        self._waiting = asyncio.ensure_future(lock.aacquire())
+        for number in signals:
+            loop.add_signal_handler(number, self._forward, number)
         try:
-            lease = lock.acquire()
-            taken = time.monotonic()
-            status, message = _under(lease, running)
-        except Stopped as stopped:
-            running.heard.set()
-            with suppress(LockError):
-                lock.release()  # it may have come between the grant and its note
-            return Report(KILLED + stopped.number, "stopped while waiting for the lock")
+            lease = await self._waiting
+        except asyncio.CancelledError:
+            return Report(KILLED + self._early[0], "stopped while waiting for the lock")
         except LockNotAcquired as error:
             return Report(job.on_conflict, str(error), time.monotonic() - begun)
         except BackendError as error:
             return Report(UNAVAILABLE, str(error), time.monotonic() - begun)
-    return Report(status, message, taken - begun, time.monotonic() - taken)
+        taken = time.monotonic()
+        status, message = await self._under(lease)
+        return Report(status, message, taken - begun, time.monotonic() - taken)
 
-
-def _under(lease: Lease, running: Running) -> tuple[int, str]:
-    try:
-        status, message = running.under(lease)
-    except BaseException:
-        _let_go(lease)
-        raise
-    problem = _let_go(lease)
-    if isinstance(problem, LockLost) and status != LOST:
-        return LOST, f"{problem}; the command had ended with exit status {status}"
-    return status, message or (str(problem) if isinstance(problem, BackendError) else "")
-
-
-def _let_go(lease: Lease) -> LockError | None:
-    try:
-        lease.release()
-    except LockError as error:
-        return error
-    return None
-
-
-class Running:
-    """The command while it runs."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._process: subprocess.Popen[bytes] | None = None
-        self._starting = False
-        self._pending: list[int] = []
-        self._changed, self.heard = threading.Event(), threading.Event()
-        self._lost = False
-
-    def note_loss(self, lease: Lease) -> None:
-        """Called in a thread of its own when the lease is found lost."""
-        self._lost = True
-        self._changed.set()
-
-    def forward(self, number: int, frame: FrameType | None) -> None:
-        """Hand a signal on; while there is no command yet, it ends the waiting."""
+    def _forward(self, number: int) -> None:
+        """Hand a signal on; while there is no command yet, the first one ends the waiting."""
         if self._process is not None:
             self._send(number)
-        elif self._starting:
-            self._pending.append(number)
-        else:
-            raise Stopped(number)
+            return
+        self._early.append(number)
+        if len(self._early) == 1:
+            self._waiting.cancel()  # without effect once the lock is granted: the command gets the signal
 
-    def send_until_heard(self, number: int) -> None:
-        """Send this process a signal until it has ended the waiting, or the command is there to get it."""
-        while not self._starting and not self.heard.wait(AGAIN):
-            os.kill(os.getpid(), number)
-
-    def under(self, lease: Lease) -> tuple[int, str]:
-        """Start the command, watch over it and the lease; return the exit status and what to say."""
-        self._starting = True
+    async def _under(self, lease: Lease) -> tuple[int, str]:
+        """Run the command and release the lock; return the exit status and what to say."""
+        problem: LockError | None = None
         try:
-            self._start(lease)
+            status, message = await self._execute(lease)
+        finally:
+            try:
+                await lease.arelease()
+            except LockError as error:
+                problem = error
+        if isinstance(problem, LockLost) and status != LOST:
+            return LOST, f"{problem}; the command had ended with exit status {status}"
+        return status, message or (str(problem) if isinstance(problem, BackendError) else "")
+
+    async def _execute(self, lease: Lease) -> tuple[int, str]:
+        """Start the command, watch over it and the lease."""
+        environment = {"HOLDFAST_LOCK": lease.name, "HOLDFAST_FENCING_TOKEN": str(lease.fencing_token)}
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self._job.command, env=os.environ | environment, process_group=0
+            )
         except OSError as error:
             missing = isinstance(error, FileNotFoundError)
             return NOT_FOUND if missing else NOT_EXECUTABLE, f"can't run {self._job.command[0]!r}: {error}"
         try:
-            with _terminal_of(self._started):
-                return self._watch_over(lease)
+            for number in self._early:
+                self._send(number)
+            with _terminal_of(process):
+                return await self._watch_over(lease, process)
         except BaseException:  # the lock is about to be released: nothing of the command may go on
             self._send(signal.SIGKILL)
-            self._started.wait()
+            await process.wait()
             raise
 
-    def _start(self, lease: Lease) -> None:
-        environment = {"HOLDFAST_LOCK": lease.name, "HOLDFAST_FENCING_TOKEN": str(lease.fencing_token)}
-        self._process = subprocess.Popen(self._job.command, env=os.environ | environment, process_group=0)
-
-        def await_end() -> None:
-            self._started.wait()
-            self._changed.set()
-
-        if not start_thread("locking-listen-command", await_end):
-            self._process.kill()
-            raise OSError("no thread can be started to wait for its end")
-        for number in self._pending:
-            self._send(number)
-
-    @property
-    def _started(self) -> subprocess.Popen[bytes]:
-        assert self._process is not None
-        return self._process
-
-    def _watch_over(self, lease: Lease) -> tuple[int, str]:
+    async def _watch_over(self, lease: Lease, process: Process) -> tuple[int, str]:
         grace = min(GRACE, lease.ttl / 3) if self._job.grace is None else self._job.grace
-        while self._started.poll() is None:
+        either = [asyncio.ensure_future(process.wait()), asyncio.ensure_future(self._lost.wait())]
+        while process.returncode is None:
             left = lease.remaining() - grace
-            if self._lost or left <= 0:
-                return LOST, self._stop(grace)
-            self._changed.wait(left)
-        return _exit_status(self._started.returncode), ""
+            if self._lost.is_set() or left <= 0:
+                return LOST, await self._stop(process, grace)
+            await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        return _exit_status(process.returncode), ""
 
-    def _stop(self, grace: float) -> str:
+    async def _stop(self, process: Process, grace: float) -> str:
         """Stop the whole group: nothing of it may go on without the lock."""
         self._send(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            self._started.wait(grace)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), grace)
         self._send(signal.SIGKILL)
-        status = _exit_status(self._started.wait())
-        why = "was lost" if self._lost else "was about to end"
+        status = _exit_status(await process.wait())
+        why = "was lost" if self._lost.is_set() else "was about to end"
         return f"the lock {self._job.name!r} {why}: the command was stopped (its exit status was {status})"
 
     def _send(self, number: int) -> None:
+        assert self._process is not None
         with suppress(ProcessLookupError, PermissionError):  # it has just ended
-            os.killpg(self._started.pid, number)
+            os.killpg(self._process.pid, number)
 
 
 def _exit_status(code: int) -> int:
@@ -238,50 +190,37 @@ def _exit_status(code: int) -> int:
 
 
 @contextmanager
-def _forwarding(running: Running) -> Iterator[None]:
-    """Have signals go to the command; only the main thread may ask for them."""
+def _signals_put_back() -> Iterator[list[int]]:
+    """Yield the signals to forward, and put their handlers back; only the main thread may change them."""
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield []
         return
-    # What is ignored, as under nohup, stays so for the command too, which inherits it.
-    heard = [number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
-    before: dict[int, Any] = {number: signal.signal(number, running.forward) for number in heard}
-    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the kernel would keep no exit status
-        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    hook = sys.unraisablehook
-
-    def raise_again(ignored: sys.UnraisableHookArgs) -> None:
-        """Have a signal come again whose handler raised in a finalizer, where Python ignores it."""
-        stopped = ignored.exc_value
-        if isinstance(stopped, Stopped):
-            start_thread("locking-listen-signal", lambda: running.send_until_heard(stopped.number))
-        else:
-            hook(ignored)
-
-    sys.unraisablehook = raise_again
+    before = {number: signal.getsignal(number) for number in (*FORWARDED, signal.SIGCHLD)}
+    if before[signal.SIGCHLD] is signal.SIG_IGN:  # inherited: the kernel would keep no exit status
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
-        yield
+        # What is ignored, as under nohup, stays so for the command too, which inherits it.
+        yield [number for number in FORWARDED if before[number] is not signal.SIG_IGN]
     finally:
-        sys.unraisablehook = hook
-        running.heard.set()
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 @contextmanager
-def _terminal_of(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def _terminal_of(process: Process) -> Iterator[None]:
     """Give the terminal, where there is one and it is ours, to the command's group, and take it back."""
     if not _has_terminal():
         yield
         return
     before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # else taking it back would stop us
-    _give_terminal(process.pid)
-    with suppress(ProcessLookupError):
+    with suppress(OSError):  # the command has ended, or the terminal has
+        os.tcsetpgrp(TERMINAL, process.pid)
         os.killpg(process.pid, signal.SIGCONT)  # it may have asked for the terminal before it had it
     try:
         yield
     finally:
-        _give_terminal(os.getpgrp())
+        with suppress(OSError):
+            os.tcsetpgrp(TERMINAL, os.getpgrp())
         signal.signal(signal.SIGTTOU, before)
 
 
@@ -292,8 +231,3 @@ def _has_terminal() -> bool:
     with suppress(OSError):
         return os.isatty(TERMINAL) and os.tcgetpgrp(TERMINAL) == os.getpgrp()
     return False
-
-
-def _give_terminal(group: int) -> None:
-    with suppress(OSError):  # the group has ended, or the terminal has
-        os.tcsetpgrp(TERMINAL, group)

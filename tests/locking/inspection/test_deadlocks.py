@@ -27,7 +27,7 @@ from locking.backends.memory import STORES
 from locking.backends.redis import RedisBackend
 from locking.core.handler import locks
 from locking.exceptions import LockLost
-from locking.inspection import audit, deadlocks, heartbeat, stats, waits
+from locking.inspection import audit, deadlocks, heartbeat, waits
 from locking.inspection.held import Waiter, waiters, waiters_of
 from locking.inspection.waits import PUBLISH_AFTER, WAITS, Wait
 from locking.models import LockEvent
@@ -252,7 +252,7 @@ def test_the_victim_is_reported_to_observers_receivers_and_the_log(engine, caplo
 def test_a_deadlock_is_written_to_the_audit(settings, redis_database, quick_looks):
     """One row with the circle in words, written aside; and it is counted in the last hour's figures."""
     settings.LOCKING = {"default": {**BACKENDS["redis"].settings, "KEY_PREFIX": "shop:"}}
-    stats.take_counters()  # what other tests have counted is theirs
+    heartbeat.take_counters()  # what other tests have counted is theirs
     audit.listen()
     try:
         (error,) = victims(circle_of_threads(["a", "b"]))
@@ -269,7 +269,7 @@ def test_a_deadlock_is_written_to_the_audit(settings, redis_database, quick_look
 
 def deadlocks_reported():
     """How many deadlocks the last hour's figures have."""
-    return sum(minute.get("deadlock", 0) for minute in stats.last_hour(locks["default"]))
+    return sum(minute.get("deadlock", 0) for minute in heartbeat.last_hour(locks["default"]))
 
 
 def test_a_deadlock_without_a_database_is_in_the_log(engine, monkeypatch, caplog):

@@ -15,9 +15,15 @@ from locking.core.handler import locks
 from locking.core.lease import live_leases
 from locking.exceptions import LockLost
 from locking.inspection import heartbeat
-from locking.inspection.heartbeat import IDLE_AFTER, HeartbeatPublisher, records_of
+from locking.inspection.heartbeat import (
+    IDLE_AFTER,
+    SAMPLES,
+    HeartbeatPublisher,
+    last_hour,
+    records_of,
+    take_counters,
+)
 from locking.inspection.held import held_locks
-from locking.inspection.stats import SAMPLES, last_hour, take_counters
 from locking.testing.contract.base import begin, counted_waiters
 from locking.utils.call_site import activity_of
 from locking.utils.clock import now

@@ -10,11 +10,13 @@ from django.db import ProgrammingError, connection
 from django.utils.module_loading import import_string
 
 from locking import BackendUnavailable, get_lock, get_read_lock, get_semaphore, get_write_lock
+from locking.admin.held_rows import CELLS
 from locking.backends.capabilities import Listing
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.inspection import admin_actions
 from locking.inspection.admin_actions import extend_held, force_release
+from locking.inspection.columns import COLUMNS, facts
 from locking.inspection.deadlocks import holders_of
 from locking.inspection.heartbeat import reporter
 from locking.inspection.held import (
@@ -25,10 +27,10 @@ from locking.inspection.held import (
     holds_of,
     known_waiters,
     waiters,
-    waits_for,
 )
-from locking.inspection.waiting import wait_trees
+from locking.inspection.waiting import holds_wanted_by, wait_trees, waits_for
 from locking.inspection.waits import WAITS
+from locking.management.locks import output
 from locking.models import Fence, LockEvent
 from locking.testing import override_locks
 from tests.backends import BACKENDS, any_engine
@@ -74,6 +76,21 @@ def test_a_lease_expires_in_its_last_seconds_or_in_the_half_of_a_short_one(lengt
         HeldLock(backend="x", name="a", key="a", kind="lock", owner="me", remaining=left, ttl=length).state
         == state
     )
+
+
+def test_one_table_is_shown_by_all():
+    """A row of it is a column of the command and the admin, a fact of a lock's page, and a key in JSON."""
+    hold = HeldLock(backend="x", name="a", key="a", kind="lock", owner="me")
+    names = [column.name for column in COLUMNS]
+    assert set(hold.as_dict()) == set(names)
+    assert {field.name for field in dataclasses.fields(hold)} <= set(names), "all that is known is in JSON"
+    assert output.cells_of([])[0] == [column.heading for column in COLUMNS if column.heading]
+    small = [column.name for column in COLUMNS if column.small]
+    assert [cell.__name__ for cell in CELLS] == [
+        column.name for column in COLUMNS if column.heading and column.name not in small
+    ]
+    labels = [column.label for column in COLUMNS if column.label and column.name != "name"]
+    assert [label for label, _ in facts(hold)] == labels
 
 
 def test_every_kind_is_listed_by_name_oldest_first(each_backend):
@@ -279,7 +296,7 @@ def test_a_waiters_holders_are_found_among_longer_names(among_longer_names):
     assert set(holders_of(wait)) == among_longer_names
     owner = min(among_longer_names)
     waits = [wait, dataclasses.replace(wait, id="h", key="b", holds=(("default", owner, "a"),))]
-    assert waits_for(waits)["w"] == ["h"]
+    assert waits_for(waits, holds_wanted_by(waits))["w"] == ["h"]
 
 
 def test_extending_keeps_others_out_for_longer(each_backend):

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from io import StringIO
 
 import pytest
@@ -20,7 +20,7 @@ from locking.inspection.heartbeat import HeartbeatPublisher
 from locking.inspection.held import holds_of
 from locking.inspection.waits import WAITS
 from locking.management.locks import output
-from locking.management.locks.listing import line as output_line
+from locking.management.locks.output import line as output_line
 from locking.models import LockEvent
 from tests import ROOT
 from tests.locking.support.fenced_databases import SQLITE
@@ -72,7 +72,7 @@ def test_a_list_has_a_row_a_hold():
     """The oldest first; how many there are goes to stderr, so that a pipe gets rows only."""
     said = Said("list")
     head, *rows = said.out.splitlines()
-    assert head.split() == list(output.COLUMNS)
+    assert head.split() == [column.heading for column in output.LISTED]
     assert [row.split()[:3] for row in rows] == [
         ["held", "order:1", "lock"],
         ["held", "order:2", "lock"],
@@ -103,12 +103,24 @@ def test_a_list_is_narrowed(options, found):
     assert page["problems"] == []
 
 
+def test_an_empty_list_says_why():
+    """Nothing is held, or nothing that the filters find."""
+    assert Said("list").err.strip() == "nothing is held"
+    assert Said("waiting").err.strip() == "no lock has waiters"
+    with get_lock("a"):
+        assert Said("list", "--without", "a").err.strip() == "no held lock was found"
+
+
 def test_a_name_cannot_speak_to_the_terminal():
     """Control characters in a name are shown, not obeyed."""
-    with get_lock("a\x1b[2Jb"):
-        said = Said("list")
-    assert "a\\x1b[2Jb" in said.out
-    assert "\x1b" not in said.out
+    with suppress(LockLost), get_lock("a\x1b[2Jb"):
+        outputs = [
+            Said("list").out,
+            Said("show", "a\x1b[2Jb").out,
+            Said("release", "a\x1b[2Jb", "--reason", "x", "--yes").out,
+        ]
+    assert all("a⟨U+001B⟩[2Jb" in each for each in outputs)
+    assert not any("\x1b" in each for each in outputs)
 
 
 def test_an_outage_is_seen_while_watching(backend_down):
@@ -437,7 +449,7 @@ def test_a_search_that_ended_early_is_no_success(monkeypatch):
         said = Said("list", "--search", "nothing")
         found = Said("list", "--json", "--search", "order:2")
     assert said.status == 1
-    assert "0 of at least 0 held" in said.err
+    assert "no held lock was found" in said.err
     assert "--search the exact name" in said.err
     assert names(found.json) == ["order:2"]
     assert found.json["complete"] is False
@@ -447,7 +459,7 @@ def test_an_outage_is_not_an_empty_queue(backend_down):
     """`waiting` ends with 69 and names the backend."""
     said = Said("waiting")
     assert said.status == 69
-    assert "0 at least wait" in said.err
+    assert "no waiter was found" in said.err
     assert "backend down:" in said.err
     assert Said("waiting", "--json").json["complete"] is False
 

@@ -266,6 +266,27 @@ def test_a_signal_in_a_finalizer_ends_the_wait_for_the_lock():
     assert (report.status, report.message) == (128 + signal.SIGTERM, "stopped while waiting for the lock")
 
 
+class SignalsAtTheGrant(Observer):
+    """Gets a signal when the lock is granted, before the command is started."""
+
+    def happened(self, event):
+        """Send it."""
+        if event.outcome == "acquired":
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_at_the_grant_ends_the_run_and_frees_the_lock():
+    """Whether it ends the wait or goes to the command: nothing goes on, and the lock is free."""
+    observer = SignalsAtTheGrant()
+    observe(observer)
+    try:
+        report = run(job("sleep", "1000"))
+    finally:
+        stop_observing(observer)
+    assert report.status == 128 + signal.SIGTERM
+    assert not get_lock("a").locked()
+
+
 def as_in_a_terminal():
     """Have the terminal as one's own, and Ctrl-C heard even where these tests run in the background."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -310,8 +331,8 @@ def test_what_fails_behind_the_start_leaves_no_command_without_its_lock(monkeypa
     """Nothing of it goes on when the lock is released."""
     started = []
 
-    def fail(running, lease):
-        started.append(running._started)
+    async def fail(running, lease, process):
+        started.append(process)
         raise ZeroDivisionError
 
     monkeypatch.setattr(Running, "_watch_over", fail)

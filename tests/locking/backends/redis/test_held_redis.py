@@ -13,7 +13,8 @@ from locking.backends.redis.kinds import read_entry
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.inspection.admin_actions import extend_held, force_release
-from locking.inspection.held import GONE, held_locks, holds_of
+from locking.inspection.columns import GONE
+from locking.inspection.held import held_locks, holds_of
 from locking.utils.ownership import new_owner
 from tests.backends import any_engine
 from tests.locking.backends.redis.topologies.servers import Cluster, servers, until
@@ -373,7 +374,7 @@ def test_a_killed_holder_is_known_and_shown_as_gone(monkeypatch):
     finally:
         process.kill()
         process.communicate()
-    monkeypatch.setattr("locking.inspection.held.SILENT", 0.2)
+    monkeypatch.setattr("locking.inspection.columns.SILENT", 0.2)
     until(lambda: rows()[0].state == GONE, "its silence to be noticed")
 
 
