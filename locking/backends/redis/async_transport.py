@@ -1,4 +1,4 @@
-"""Carries the protocol out in an event loop: its connections, its one subscribed socket, and `arun`.
+"""Carries the protocol out in an event loop: its connections and its one subscribed socket.
 
 Tasks of one loop share one subscription. Its reader runs only while a task waits; a message names the owner
 it is meant for, so it reaches that task alone.
@@ -26,9 +26,8 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import SentinelConnectionPool
 
-from locking.backends.base import AsyncWaiter, Outcome
 from locking.backends.redis import protocol
-from locking.backends.redis.protocol import UNREACHABLE, Steps
+from locking.backends.redis.protocol import UNREACHABLE
 from locking.backends.redis.transport import (
     DEFAULT_TIMEOUT,
     MESSAGES,
@@ -37,9 +36,9 @@ from locking.backends.redis.transport import (
     PUSHED,
     SIZE,
     reader_for,
+    run,
     unless_error,
 )
-from locking.backends.redis.waiter import WaitSteps
 
 T = TypeVar("T")
 
@@ -395,25 +394,6 @@ class PubSubReader:
             subscription.put(protocol.Message(b"", b""))
 
 
-async def arun(verb: Steps[T]) -> T:
-    """Carry out a verb in this task."""
-    try:
-        step = next(verb)
-        while True:
-            try:
-                method, arguments = step
-                result = await method(*arguments)
-            except BaseException as error:
-                step = verb.throw(error)
-            else:
-                step = verb.send(result)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    except BaseException:
-        verb.close()
-        raise
-
-
 class EventLoops:
     """The protocol of each event loop; its sockets are closed when the loop shuts down."""
 
@@ -423,7 +403,7 @@ class EventLoops:
             asyncio.AbstractEventLoop, tuple[protocol.Calls, AsyncGenerator[None, None]]
         ]()
 
-    async def here(self) -> protocol.Calls:
+    def here(self) -> protocol.Calls:
         """Return the running loop's."""
         loop = asyncio.get_running_loop()
         if (kept := self.kept.get(loop)) is not None:
@@ -436,7 +416,7 @@ class EventLoops:
         guard = _until_shutdown(calls, weakref.ref(self))
         # A generator that is no longer referenced is closed at once, and its sockets with it.
         self.kept[loop] = calls, guard
-        await anext(guard)
+        run(guard.asend(None))  # as far as its `yield`
         return calls
 
 
@@ -451,24 +431,3 @@ async def _until_shutdown(
             await transport.shutdown()
         if (keeper := loops()) is not None:
             keeper.kept.pop(asyncio.get_running_loop(), None)  # its locks and futures would keep the loop
-
-
-class TaskWaiter(AsyncWaiter):
-    """A task that waits."""
-
-    def __init__(self, loops: EventLoops, make: Callable[[protocol.Calls], WaitSteps]) -> None:
-        self._loops, self._make = loops, make
-        self._wait_steps: WaitSteps | None = None
-
-    async def try_acquire(self, *, queue: bool) -> Outcome:
-        if self._wait_steps is None:
-            self._wait_steps = self._make(await self._loops.here())
-        return await arun(self._wait_steps.try_acquire(queue))
-
-    async def wait(self, timeout: float) -> Outcome:
-        assert self._wait_steps is not None
-        return await arun(self._wait_steps.wait(timeout))
-
-    async def leave(self) -> None:
-        if self._wait_steps is not None:
-            self.unsettled = not await arun(self._wait_steps.cancel())

@@ -23,7 +23,7 @@ from locking.backends.redis.listing import ListingVerbs
 from locking.backends.redis.scripts import extend_request
 from locking.backends.redis.topology import default_key_prefix, servers_of
 from locking.backends.redis.verbs import RedisVariant
-from locking.backends.redis.waiter import QueueWaitSteps
+from locking.backends.redis.waiter import HandoffWaiter
 from locking.conf import AliasSettings
 
 with suppress(ImportError):  # a part that may be left out
@@ -38,7 +38,7 @@ class RedisBackend(ListingVerbs, Kinds, ManyServers, Diagnosis):
 
     supports_fairness = True
     kinds = frozenset(NAMED) - {Ordinary.name}
-    steps_class = QueueWaitSteps
+    waiter_class = HandoffWaiter
     kind: Ordinary
 
     def __init__(self, settings: AliasSettings) -> None:

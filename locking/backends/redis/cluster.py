@@ -27,7 +27,6 @@ from locking.backends.redis.protocol import (
     NeverSent,
     ReplicaAck,
     Server,
-    Steps,
     Transport,
     translated,
 )
@@ -39,8 +38,7 @@ from locking.backends.redis.topology import (
     try_options,
     without_password,
 )
-from locking.backends.redis.transport import RedisClient
-from locking.backends.redis.transport import Transport as ThreadTransport
+from locking.backends.redis.transport import RedisClient, ThreadTransport
 from locking.backends.redis.verbs import Servers
 from locking.conf import AliasSettings
 from locking.utils.clock import now
@@ -126,10 +124,10 @@ class Cluster(Calls):
         owner = self._slots.owner[key_slot(key.encode() if isinstance(key, str) else key)]
         return None if owner is None else self._server(owner)
 
-    def servers(self) -> Steps[list[Server]]:
+    async def servers(self) -> list[Server]:
         if self._slots.owner[0] is None:
             try:
-                yield from self._refresh()
+                await self._refresh()
             except (RedisError, OSError) as error:
                 raise translated(error, self.alias) from error
         return [self._server(address) for address in self._slots.owners()]
@@ -137,7 +135,7 @@ class Cluster(Calls):
     def transports(self) -> list[Any]:
         return [server.transport for server in list(self._servers.values())]  # others may add one meanwhile
 
-    def deliver(self, request: Request, replica_ack: ReplicaAck | None = None) -> Steps[Any]:
+    async def deliver(self, request: Request, replica_ack: ReplicaAck | None = None) -> Any:
         """See the base class: follow the cluster until it answers or the patience ends."""
         slot = key_slot(request.key)
         route = Route(slot, self._slots.owner[slot], now() + TIMEOUT)
@@ -146,19 +144,19 @@ class Cluster(Calls):
                 if route.address is None:
                     raise ClusterDownError(f"no server of the cluster owns the slot {slot}")
                 server = self._server(route.address)
-                reply = yield from server.deliver(request, replica_ack, asking=route.asking)
+                reply = await server.deliver(request, replica_ack, asking=route.asking)
                 return request.resent(reply) if route.was_sent else reply
             except (RedisError, OSError) as error:
                 route.was_sent |= isinstance(error, UNREACHABLE) and not isinstance(error, NeverSent)
                 try:
-                    pause = yield from self._redirected(route, error)
+                    pause = await self._redirected(route, error)
                 except NeverSent as unsent:
                     if route.was_sent:  # not this time, but before
                         raise RedisConnectionError(str(unsent)) from unsent
                     raise
-            yield self.sleep, (pause,)
+            await self.sleep(pause)
 
-    def _redirected(self, route: Route, error: RedisError | OSError) -> Steps[float]:
+    async def _redirected(self, route: Route, error: RedisError | OSError) -> float:
         """Return the pause before the next try at `route.address`; raise when there shall be none.
 
         A dead server without a successor is given up at once.
@@ -176,7 +174,7 @@ class Cluster(Calls):
         if not isinstance(error, (*MOVING, *UNREACHABLE)):
             raise error
         if not isinstance(error, TryAgainError):
-            yield from self._refresh(last=route.address)
+            await self._refresh(last=route.address)
         before, route.address, route.asking = route.address, self._slots.owner[route.slot], False
         if isinstance(error, MOVING) or route.address is None:
             return PAUSE
@@ -184,14 +182,15 @@ class Cluster(Calls):
             raise error
         return 0.0
 
-    def _refresh(self, last: Address | None = None) -> Steps[None]:
+    async def _refresh(self, last: Address | None = None) -> None:
         """Ask any server for the map, the one that just failed last of all."""
         problem: Exception | None = None
         for address in sorted(self._slots.addresses(), key=lambda address: address == last):
             try:
-                reply = yield from self._server(address).deliver(command("CLUSTER", "SLOTS"))
+                reply = await self._server(address).deliver(command("CLUSTER", "SLOTS"))
                 if reply:  # a node that was taken out of the cluster knows of no slot, and isn't believed
-                    return self._slots.learn(reply, address)
+                    self._slots.learn(reply, address)
+                    return
             except (RedisError, OSError) as error:
                 problem = error
         if problem is not None:

@@ -148,7 +148,7 @@ class Ordinary(Kind):
     FOREIGN = "hash", "%s*"
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
-        """See the base class; a place in the queue takes more, see `waiter.QueueWaitSteps`."""
+        """See the base class; a place in the queue takes more, see `waiter.HandoffWaiter`."""
         return acquire_request(key, owner, ttl, keep=keep, entry=b"", index=self.index)
 
     def extend(self, key: str, owner: str, ttl: float, *, exactly: bool = False) -> Request:

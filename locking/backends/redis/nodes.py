@@ -20,7 +20,7 @@ from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.diagnosis import parse_info
 from locking.backends.redis.protocol import taken_from
 from locking.backends.redis.scripts import Request, command
-from locking.backends.redis.transport import ThreadConnection, Transport, closed_on_failure
+from locking.backends.redis.transport import ThreadConnection, ThreadTransport, closed_on_failure, run
 from locking.conf import AliasSettings
 from locking.utils.clock import now
 
@@ -60,7 +60,7 @@ class Node:
     def __init__(self, settings: AliasSettings, url: str, timeout: float, restart_delay: float) -> None:
         options = {**settings.options, "socket_timeout": timeout, "socket_connect_timeout": timeout}
         self.backend = RedisBackend(replace(settings, location=url, cache=None, options=options))
-        self.transport = Transport(self.backend.calls.transports()[0].pool)
+        self.transport = ThreadTransport(self.backend.calls.transports()[0].pool)
         self._timeout, self._restart_delay = timeout, restart_delay
         self._debts: deque[Debt] = deque(maxlen=MOST_DEBTS)
         self._silent_until = 0.0
@@ -109,14 +109,14 @@ class Node:
     def _opened(self, connection: ThreadConnection) -> ThreadConnection:
         """Connect; no connection outlives a restart of its server, so this is where one shows."""
         with closed_on_failure(connection):
-            connection.connect()
+            run(connection.connect())
             if self._restart_delay:
                 self._refuse_newcomers(connection)
         return connection
 
     def _refuse_newcomers(self, connection: ThreadConnection) -> None:
         """Have a server that restarted stay out of it until every lock that it forgot has ended."""
-        info = parse_info(connection.exchange(command("INFO", "server").by_digest, None))
+        info = parse_info(run(connection.exchange(command("INFO", "server").by_digest, None)))
         up = float(info["uptime_in_seconds"])
         if up < self._restart_delay:
             raise RedisConnectionError(
@@ -164,7 +164,7 @@ class Node:
 
     def close(self) -> None:
         """Close the idle sockets."""
-        self.transport.shutdown()
+        run(self.transport.shutdown())
         self.backend.close()
 
 

@@ -7,11 +7,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from locking.backends.base import AsyncWaiter, Holder, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease
-from locking.backends.redis.async_transport import EventLoops, TaskWaiter, arun
+from locking.backends.redis.async_transport import EventLoops
 from locking.backends.redis.kinds import Kind, read_holder
 from locking.backends.redis.scripts import Request
 from locking.backends.redis.transport import RedisClient, ThreadWaiter, run
-from locking.backends.redis.waiter import WaitSteps
+from locking.backends.redis.waiter import AnnouncedWaiter
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
 
@@ -28,7 +28,7 @@ class RedisVerbs(ForceRelease):
 
     supports_fencing = True
 
-    steps_class: ClassVar[type[WaitSteps]] = WaitSteps
+    waiter_class: ClassVar[type[AnnouncedWaiter]] = AnnouncedWaiter
 
     def __init__(self, settings: AliasSettings, kind: Kind, servers: Servers) -> None:
         super().__init__(settings)
@@ -37,13 +37,10 @@ class RedisVerbs(ForceRelease):
         self.calls = servers.client.calls
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        return run(self.steps_class(self.kind, self.calls, key, owner, ttl, fenced).try_acquire(queue=False))
+        return run(self.waiter_class(self.kind, self.calls, key, owner, ttl, fenced).try_acquire(queue=False))
 
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        calls = await self._loops.here()
-        return await arun(
-            self.steps_class(self.kind, calls, key, owner, ttl, fenced).try_acquire(queue=False)
-        )
+        return await self.async_waiter(key, owner, ttl, fenced=fenced).try_acquire(queue=False)
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         return _is_yes(self._client.call(self.kind.extend(key, owner, ttl)))
@@ -85,15 +82,13 @@ class RedisVerbs(ForceRelease):
         return read_holder(await self._acall(self.kind.holder(key)))
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        return ThreadWaiter(self.steps_class(self.kind, self.calls, key, owner, ttl, fenced))
+        return ThreadWaiter(self.waiter_class(self.kind, self.calls, key, owner, ttl, fenced))
 
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
-        return TaskWaiter(
-            self._loops, lambda calls: self.steps_class(self.kind, calls, key, owner, ttl, fenced)
-        )
+        return self.waiter_class(self.kind, self._loops.here(), key, owner, ttl, fenced)
 
     async def _acall(self, request: Request) -> Any:
-        return await arun((await self._loops.here()).call(request))
+        return await self._loops.here().call(request)
 
 
 class RedisVariant(RedisVerbs):

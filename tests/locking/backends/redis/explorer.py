@@ -33,7 +33,7 @@ from locking.backends.redis.cluster import Address, Cluster, SlotMap
 from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import ReplicaAck, Server
 from locking.backends.redis.scripts import command
-from locking.backends.redis.transport import RedisClient, Transport
+from locking.backends.redis.transport import RedisClient, ThreadTransport
 from locking.backends.redis.verbs import Servers
 from locking.contrib.redisson import get_fair_lock
 from locking.core.breaker import breaker
@@ -491,7 +491,7 @@ class Explorer:
         patch.setattr(
             "locking.backends.redis.redisson_kinds.time", SimpleNamespace(time=lambda: self.world.clock.now)
         )
-        patch.setattr(Transport, "sleep", staticmethod(self._slept))
+        patch.setattr(ThreadTransport, "sleep", staticmethod(self._slept))
         patch.setattr(async_transport, "connection_like", lambda pool: TaskConnection(self.world, pool.port))
         patch.setattr("locking.core.lock.watchdogs", SimpleNamespace(watch=lambda lease: None))
         patch.setattr("locking.core.pending_release.release_retrier.schedule", self._pend)
@@ -509,7 +509,7 @@ class Explorer:
     def _servers_of(self, settings: Any) -> Servers:
         return model_servers(self.world, self.case)
 
-    def _slept(self, seconds: float) -> None:
+    async def _slept(self, seconds: float) -> None:
         if not self.world.others_act():
             self.world.clock.sleep(seconds)
 
@@ -845,8 +845,8 @@ def model_servers(
             connection_class=lambda: connect(world, address.port), connection_kwargs={}, port=address.port
         )
 
-    def for_threads(address: Address) -> Transport:
-        return Transport(pool(address))
+    def for_threads(address: Address) -> ThreadTransport:
+        return ThreadTransport(pool(address))
 
     def for_tasks(address: Address) -> AsyncTransport:
         return AsyncTransport(pool(address))
