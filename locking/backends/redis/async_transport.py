@@ -198,16 +198,9 @@ class AsyncTransport(protocol.Transport):
 
     async def _master(self) -> Any:
         """Ask the Sentinels in a thread; tasks that want to know at the same time share the answer."""
-        if self._asked is None:
-            loop = asyncio.get_running_loop()
-            self._asked = loop.run_in_executor(None, self._pool.get_master_address)
-            self._asked.add_done_callback(self._forget_answer)
+        if self._asked is None or self._asked.done():
+            self._asked = asyncio.get_running_loop().run_in_executor(None, self._pool.get_master_address)
         return await asyncio.shield(self._asked)
-
-    def _forget_answer(self, asked: asyncio.Future[Any]) -> None:
-        self._asked = None
-        if not asked.cancelled():
-            asked.exception()  # the tasks may be gone by now
 
     def idle_subscription(self, owner: str) -> AsyncSubscription | None:
         if self._reader is None or self._reader.is_closed:
@@ -289,14 +282,12 @@ class PubSubReader:
         """Connect and subscribe to the channel of this loop."""
         try:
             await self.connection.connect()
-            await in_time(self._subscribe(), DEFAULT_TIMEOUT)
+            await self.connection.send("SUBSCRIBE", self.channel)
+            confirmed = self.connection.connection.read_response(disable_decoding=True, push_request=True)
+            await in_time(confirmed, DEFAULT_TIMEOUT)
         except BaseException:
             self.close()
             raise
-
-    async def _subscribe(self) -> None:
-        await self.connection.send("SUBSCRIBE", self.channel)
-        await self.connection.connection.read_response(disable_decoding=True, push_request=True)
 
     def subscription(self, owner: str) -> AsyncSubscription:
         """Return `owner`'s share; what is published before it reads lies in the socket."""

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import replace
 
 from django.core.checks import CheckMessage
 
 from locking.backends.base import BaseLockBackend, Finding
 from locking.backends.capabilities import Diagnosis, Kinds, ManyServers
-from locking.backends.redis.diagnosis import (
-    diagnose_server,
-    find_other_keys,
-    judge,
-    named,
-    parse_info,
-    permitted,
-)
-from locking.backends.redis.kinds import NAMED, Ordinary, kind_named
+from locking.backends.redis.diagnosis import diagnose_server, find_other_keys, judge, parse_info, permitted
+from locking.backends.redis.kinds import NAMED, Ordinary
 from locking.backends.redis.listing import ListingVerbs
 from locking.backends.redis.scripts import extend_request
 from locking.backends.redis.topology import default_key_prefix, servers_of
@@ -73,7 +66,7 @@ class RedisBackend(ListingVerbs, Kinds, ManyServers, Diagnosis):
         """See the base class; one object a kind, because the watchdog renews by backend."""
         which = (kind, options.get("permits", 0))
         if which not in self._variants:
-            made = kind_named(kind, self.kind.index, **options)
+            made = NAMED[kind](self.kind.index, **options)
             self._variants[which] = RedisVariant(self.settings, made, self._servers)
         return self._variants[which]
 
@@ -87,12 +80,12 @@ class RedisBackend(ListingVerbs, Kinds, ManyServers, Diagnosis):
     def diagnose(self) -> list[Finding]:
         """See the base class: each server that has keys."""
         servers = self._client.servers()
-        found = [diagnose_server(server, self.alias, self.calls.replica_ack) for server in servers]
-        others = permitted(partial(find_other_keys, self, servers), "SCAN")
-        if len(found) == 1:
-            return [*found[0], *others]
-        numbered = enumerate(found, start=1)
-        return [*(each for i, one in numbered for each in named(f"server {i} of {len(found)}", one)), *others]
+        found = list[Finding]()
+        for i, server in enumerate(servers, start=1):
+            which = f" (server {i} of {len(servers)})" if len(servers) > 1 else ""
+            for finding in diagnose_server(server, self.alias, self.calls.replica_ack):
+                found.append(replace(finding, subject=f"{finding.subject}{which}"))
+        return found + permitted(find_other_keys(self, servers), "SCAN")
 
     def close(self) -> None:
         """See the base class; the sockets of an event loop close with it."""

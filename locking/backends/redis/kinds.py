@@ -175,11 +175,6 @@ class Ordinary(Kind):
         return (fair_queue(key.encode()),)
 
 
-def kind_named(name: str, index: Index, **options: int) -> Kind:
-    """Return the kind called `name`, whose holds are listed in `index`."""
-    return NAMED[name](index, **options)
-
-
 class Entry(NamedTuple):
     """One member of an index, with its score.
 

@@ -14,10 +14,9 @@ from typing import Any, Final
 
 from locking.backends.base import HEARTBEAT_TTL, Heartbeat, Held
 from locking.backends.capabilities import Counters, Heartbeats, Listing
-from locking.backends.redis.kinds import LETTERS, NAMED, Entry, Kind, is_hold, kind_named, read_entry
+from locking.backends.redis.kinds import LETTERS, NAMED, Entry, Kind, is_hold, read_entry
 from locking.backends.redis.scripts import INCR_COUNTERS, INDEX_SCAN, Request, command
-from locking.backends.redis.transport import RedisClient
-from locking.backends.redis.verbs import RedisVerbs, Servers, escaped
+from locking.backends.redis.verbs import RedisVerbs, Servers, escaped, pairs_of
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
 
@@ -138,7 +137,7 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
         """Return what is true of each entry; None = it was stale, and is out of the index now."""
         known = [(each, each.key.decode(), each.owner.decode()) for each in entries]
         replies = self._client.call_many(
-            [kind_named(each.kind, self._index).look(key, owner, each.member) for each, key, owner in known]
+            [NAMED[each.kind](self._index).look(key, owner, each.member) for each, key, owner in known]
         )
         return [_as_held(each, reply) for (each, _, _), reply in zip(known, replies, strict=True)]
 
@@ -152,33 +151,24 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
     def sweep(self) -> None:
         """Take out stale entries, and put in locks of clients that don't list theirs."""
         for index in self._in_use():
-            self._sweep_one(index)
+            for _ in range(SWEEPS):
+                (sample,) = self._ask("ZRANDMEMBER", index, arguments=(SAMPLE,))
+                looked_at = self._look_at(read_entry(member, 0) for member in sample if is_hold(member))
+                if looked_at.count(None) <= MAX_STALE:
+                    break
+            self._ask("EXPIRE", index, arguments=(FORGOTTEN,))
         self._adopt(FAR)
-
-    def _sweep_one(self, index: bytes) -> None:
-        for _ in range(SWEEPS):
-            (sample,) = self._ask("ZRANDMEMBER", index, arguments=(SAMPLE,))
-            looked_at = self._look_at(read_entry(member, 0) for member in sample if is_hold(member))
-            if looked_at.count(None) <= MAX_STALE:
-                break
-        self._ask("EXPIRE", index, arguments=(FORGOTTEN,))
 
     def _adopt(self, count: int) -> None:
         """Look on through the next `count` keys of each server for what Redisson's clients hold."""
-        prefix = self._key_prefix.encode()
+        prefix, pattern = self._key_prefix.encode(), escaped(self._key_prefix)
         for place, server in enumerate(self._client.servers()):
-            for kind in [kind_named(name, self._index) for name in NAMED if NAMED[name].FOREIGN[0]]:
-                found = self._look_on(place, server, count, *kind.FOREIGN)
-                requests = [request for key in found for request in kind.adopt(key, prefix)]
-                self._client.call_many(requests)
-
-    def _look_on(self, place: int, server: RedisClient, count: int, sort: str, pattern: str) -> list[bytes]:
-        """Return those of a server's next `count` keys that are of this sort and match."""
-        cursor = self._cursors.get((place, sort), b"0")
-        pattern = pattern.replace("%s", escaped(self._key_prefix))
-        cursor, keys = server.command("SCAN", cursor, "MATCH", pattern, "COUNT", count, "TYPE", sort)
-        self._cursors[place, sort] = cursor
-        return list(keys)
+            for kind in [kind(self._index) for kind in NAMED.values() if kind.FOREIGN[0]]:
+                sort, foreign = kind.FOREIGN
+                matching = "MATCH", foreign.replace("%s", pattern), "COUNT", count, "TYPE", sort
+                cursor = self._cursors.get((place, sort), b"0")
+                self._cursors[place, sort], found = server.command("SCAN", cursor, *matching)
+                self._client.call_many([request for key in found for request in kind.adopt(key, prefix)])
 
     # processes:
     # holdfast_presence:<KEY_PREFIX><client id>   JSON; its ttl tells how long ago the last sign of life was
@@ -226,20 +216,13 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
     def figures_by_minute(self, minutes: Sequence[int]) -> list[dict[str, int]]:
         keys = [self._record("figures", minute) for minute in minutes]
         replies = self._client.call_many([command("HGETALL", key) for key in keys])
-        return [{name.decode(): int(value) for name, value in _pairs(reply)} for reply in replies]
-
-
-def _pairs(reply: Any) -> list[tuple[bytes, bytes]]:
-    """Return a hash as pairs: a dict in RESP3, a flat list in RESP2."""
-    if isinstance(reply, dict):
-        return list(reply.items())
-    return list(zip(reply[::2], reply[1::2], strict=True))
+        return [{name.decode(): int(value) for name, value in pairs_of(reply)} for reply in replies]
 
 
 def _entries(pairs: list[Any]) -> list[Entry]:
     """Read an answer with scores: pairs in RESP3, a flat list in RESP2."""
     if not (pairs and isinstance(pairs[0], list)):
-        pairs = _pairs(pairs)
+        pairs = pairs_of(pairs)
     return [read_entry(member, float(score)) for member, score in pairs if is_hold(member)]
 
 

@@ -289,14 +289,6 @@ class Calls(ABC):
         except (RedisError, OSError) as error:
             raise translated(error, self.alias) from error
 
-    async def call_many(self, requests: Sequence[Request]) -> list[Any]:
-        """`call` for each; the first error is raised."""
-        replies = await self.call_each(requests)
-        for reply in replies:
-            if isinstance(reply, BackendError):
-                raise reply
-        return replies
-
     async def call_each(self, requests: Sequence[Request]) -> list[Any]:
         """`call` for each, in one pipeline per server; an error stands in the place of its reply.
 

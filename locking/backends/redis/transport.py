@@ -24,6 +24,7 @@ from locking.backends.base import Outcome, Waiter
 from locking.backends.redis import protocol
 from locking.backends.redis.scripts import Request, command
 from locking.backends.redis.waiter import AnnouncedWaiter
+from locking.exceptions import BackendError
 from locking.utils.background import after_fork
 
 try:
@@ -269,8 +270,12 @@ class RedisClient:
         return self.call(command(*parts))
 
     def call_many(self, requests: Sequence[Request]) -> list[Any]:
-        """See `Calls.call_many`."""
-        return run(self.calls.call_many(requests))
+        """`call` for each, see `Calls.call_each`; the first error is raised."""
+        replies = run(self.calls.call_each(requests))
+        for reply in replies:
+            if isinstance(reply, BackendError):
+                raise reply
+        return replies
 
     def servers(self) -> list[RedisClient]:
         """See `Calls.servers`."""

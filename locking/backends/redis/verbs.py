@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from locking.backends.base import AsyncWaiter, Holder, Outcome, Waiter
@@ -101,19 +101,16 @@ class RedisVariant(RedisVerbs):
         self.supports_fairness = kind.name == "fair"
 
 
-def scan(server: RedisClient, pattern: str, *options: str) -> Iterator[list[bytes]]:
-    """Yield the keys of one server that match a pattern, those of a thousand keys at a time."""
-    cursor = b"0"
-    while True:
-        cursor, found = server.command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000, *options)
-        yield found
-        if cursor == b"0":
-            return
-
-
 def escaped(prefix: str) -> str:
     """Return `prefix` as a pattern that means itself."""
     return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in prefix)
+
+
+def pairs_of(reply: Any) -> list[tuple[bytes, bytes]]:
+    """Return a hash as pairs: it is a dict in RESP3, a flat list in RESP2."""
+    if isinstance(reply, dict):
+        return list(reply.items())
+    return list(zip(reply[::2], reply[1::2], strict=True))
 
 
 def _is_yes(reply: Any) -> bool:

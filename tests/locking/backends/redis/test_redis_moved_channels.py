@@ -9,7 +9,7 @@ from redis.exceptions import MovedError
 from locking import BackendError
 from locking.backends.base import Busy
 from locking.backends.redis.index import Index
-from locking.backends.redis.kinds import kind_named
+from locking.backends.redis.kinds import NAMED
 from locking.backends.redis.transport import ThreadSubscription, run
 from locking.backends.redis.waiter import AnnouncedWaiter
 from locking.utils.ownership import new_owner
@@ -62,7 +62,7 @@ def waiter_of(late):
     calls: Any = SimpleNamespace(
         deliver=deliver, server_of=lambda key: server, replica_ack=None, has_failover=True, alias="default"
     )
-    return AnnouncedWaiter(kind_named("write", Index()), calls, "a", new_owner(), 60.0, False), transport
+    return AnnouncedWaiter(NAMED["write"](Index()), calls, "a", new_owner(), 60.0, False), transport
 
 
 def test_a_waiter_follows_its_lock_to_another_server():
