@@ -15,6 +15,7 @@ from locking.backends.redis.kinds import NAMED, Ordinary
 from locking.backends.redis.listing import ListingVerbs
 from locking.backends.redis.scripts import extend_request
 from locking.backends.redis.topology import default_key_prefix, servers_of
+from locking.backends.redis.transport import run
 from locking.backends.redis.verbs import RedisVariant
 from locking.backends.redis.waiter import HandoffWaiter
 from locking.conf import AliasSettings
@@ -36,7 +37,7 @@ class RedisBackend(ListingVerbs, Kinds, ManyServers, Diagnosis):
 
     def __init__(self, settings: AliasSettings) -> None:
         servers = servers_of(settings)
-        super().__init__(settings, Ordinary(servers.client.calls.index), servers)
+        super().__init__(settings, Ordinary(servers.calls.index), servers)
         self._variants: dict[tuple[str, int], RedisVariant] = {}
 
     @classmethod
@@ -60,7 +61,7 @@ class RedisBackend(ListingVerbs, Kinds, ManyServers, Diagnosis):
         return answers
 
     def force_release(self, key: str, expected: str) -> bool:
-        return bool(self._client.call(self.kind.force_release(key, expected)))
+        return bool(run(self.calls.call(self.kind.force_release(key, expected))))
 
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
         """See the base class; one object a kind, because the watchdog renews by backend."""
@@ -75,11 +76,11 @@ class RedisBackend(ListingVerbs, Kinds, ManyServers, Diagnosis):
 
     def info(self) -> dict[str, str]:
         """Return what a server says about itself."""
-        return parse_info(self._client.command("INFO"))
+        return parse_info(run(self.calls.command("INFO")))
 
     def diagnose(self) -> list[Finding]:
         """See the base class: each server that has keys."""
-        servers = self._client.servers()
+        servers = run(self.calls.servers())
         found = list[Finding]()
         for i, server in enumerate(servers, start=1):
             which = f" (server {i} of {len(servers)})" if len(servers) > 1 else ""
@@ -89,4 +90,5 @@ class RedisBackend(ListingVerbs, Kinds, ManyServers, Diagnosis):
 
     def close(self) -> None:
         """See the base class; the sockets of an event loop close with it."""
-        self._client.close()
+        for transport in self.calls.transports():
+            run(transport.shutdown())

@@ -38,7 +38,7 @@ from locking.backends.redis.topology import (
     try_options,
     without_password,
 )
-from locking.backends.redis.transport import RedisClient, ThreadTransport
+from locking.backends.redis.transport import ThreadTransport
 from locking.backends.redis.verbs import Servers
 from locking.conf import AliasSettings
 from locking.utils.clock import now
@@ -232,7 +232,7 @@ def _cluster(settings: AliasSettings, seeds: Sequence[Address], options: Mapping
     def cluster(kind: type[ThreadTransport | AsyncTransport]) -> Cluster:
         return Cluster(slots, lambda address: kind(pool(address), LISTEN_BOTH), settings.alias, index, ack)
 
-    return Servers(RedisClient(cluster(ThreadTransport)), EventLoops(partial(cluster, AsyncTransport)))
+    return Servers(cluster(ThreadTransport), EventLoops(partial(cluster, AsyncTransport)))
 
 
 def _seeds(settings: AliasSettings, urls: object) -> tuple[list[Address], dict[str, Any]]:

@@ -11,9 +11,9 @@ from django.core.checks import CheckMessage, Error, Warning
 
 from locking.backends.base import BaseLockBackend, Finding, finding_of
 from locking.backends.capabilities import Kinds, backend_of
-from locking.backends.redis.protocol import ReplicaAck
+from locking.backends.redis.protocol import ReplicaAck, Server
 from locking.backends.redis.scripts import command
-from locking.backends.redis.transport import RedisClient
+from locking.backends.redis.transport import run
 from locking.backends.redis.verbs import escaped, pairs_of
 from locking.exceptions import BackendError, BackendUnavailable
 
@@ -68,11 +68,11 @@ def judge(info: Mapping[str, str], alias: str) -> list[CheckMessage]:
     return wrong
 
 
-def diagnose_server(client: RedisClient, alias: str, copies: ReplicaAck | None) -> list[Finding]:
+def diagnose_server(server: Server, alias: str, copies: ReplicaAck | None) -> list[Finding]:
     """Return what one server shows; BackendUnavailable where it doesn't answer."""
     return [
-        *permitted(_by_info(client, alias, copies), "INFO and TIME"),
-        *permitted(_counters(client), "SCAN, DBSIZE and TTL"),
+        *permitted(_by_info(server, alias, copies), "INFO and TIME"),
+        *permitted(_counters(server), "SCAN, DBSIZE and TTL"),
     ]
 
 
@@ -87,15 +87,15 @@ def permitted(findings: Iterable[Finding], needed: str) -> list[Finding]:
         return [Finding("permissions", "unknown", str(error), hint)]
 
 
-def _by_info(client: RedisClient, alias: str, copies: ReplicaAck | None) -> Iterator[Finding]:
-    info = parse_info(client.command("INFO"))
+def _by_info(server: Server, alias: str, copies: ReplicaAck | None) -> Iterator[Finding]:
+    info = parse_info(run(server.command("INFO")))
     wrong = {message.id: finding_of(message) for message in judge(info, alias)}
     yield wrong.get("locking.E102") or Finding("version", "ok", f"Redis {info.get('redis_version', '?')}")
     yield wrong.get("locking.W101") or Finding("eviction", "ok", "maxmemory-policy noeviction")
     yield _memory(info)
     yield from _persistence(info)
-    yield judge_replication(info, copies, _min_replicas(client, copies))
-    yield _clock(client)
+    yield judge_replication(info, copies, _min_replicas(server, copies))
+    yield _clock(server)
 
 
 def _memory(info: Mapping[str, str]) -> Finding:
@@ -164,12 +164,12 @@ def judge_replication(
     return Finding("replication", verdict, text, hint)
 
 
-def _min_replicas(client: RedisClient, copies: ReplicaAck | None) -> int | None:
+def _min_replicas(server: Server, copies: ReplicaAck | None) -> int | None:
     """Return what the server asks for before a write, None where it doesn't matter or can't be read."""
     if copies is None:
         return None
     try:
-        found = pairs_of(client.command("CONFIG", "GET", "min-replicas-*"))
+        found = pairs_of(run(server.command("CONFIG", "GET", "min-replicas-*")))
     except BackendUnavailable:
         raise
     except BackendError:
@@ -177,9 +177,9 @@ def _min_replicas(client: RedisClient, copies: ReplicaAck | None) -> int | None:
     return min((int(value) for _, value in found), default=None)  # either one as 0 turns both off
 
 
-def _clock(client: RedisClient) -> Finding:
+def _clock(server: Server) -> Finding:
     asked = time.time()  # noqa: TID251 shown
-    seconds, micros = client.command("TIME")
+    seconds, micros = run(server.command("TIME"))
     answered = time.time()  # noqa: TID251 shown
     ahead = int(seconds) + int(micros) / 1_000_000 - (asked + answered) / 2
     text = f"the server's clock is {ahead:+.3f} s from this machine's (± {(answered - asked) / 2:.3f} s)"
@@ -189,24 +189,24 @@ def _clock(client: RedisClient) -> Finding:
     return Finding("clock", "warning", text, hint)
 
 
-def _scan(server: RedisClient, pattern: str) -> Iterator[list[bytes]]:
+def _scan(server: Server, pattern: str) -> Iterator[list[bytes]]:
     """Yield the keys that match a pattern, of a thousand at a time and `LOOKED_AT` in all."""
     cursor = b"0"
     for _ in range(0, LOOKED_AT, SCANNED):
-        cursor, found = server.command("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED)
+        cursor, found = run(server.command("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED))
         yield found
         if cursor == b"0":
             return
 
 
-def _counters(client: RedisClient) -> Iterator[Finding]:
+def _counters(server: Server) -> Iterator[Finding]:
     """Count the fencing counters that stay forever: one for each name that was ever fenced."""
-    pages = _scan(client, "redisson_lock_token:*")
-    endless = [client.call_many([command("TTL", key) for key in keys]).count(-1) for keys in pages]
+    pages = _scan(server, "redisson_lock_token:*")
+    endless = [run(server.call_many([command("TTL", key) for key in keys])).count(-1) for keys in pages]
     number, looked_at = sum(endless), len(endless) * SCANNED
     text = f"{number} without a ttl"
     if looked_at >= LOOKED_AT:  # SCAN goes through them in no order
-        number = sum(endless) * int(client.command("DBSIZE")) // looked_at
+        number = sum(endless) * int(run(server.command("DBSIZE"))) // looked_at
         text = f"about {number} ({sum(endless)} among {looked_at} keys) without a ttl"
     if number < MANY:
         yield Finding("token counters", "ok", text)
@@ -221,7 +221,7 @@ def _counters(client: RedisClient) -> Iterator[Finding]:
     )
 
 
-def find_other_keys(backend: Kinds, servers: Iterable[RedisClient]) -> Iterator[Finding]:
+def find_other_keys(backend: Kinds, servers: Iterable[Server]) -> Iterator[Finding]:
     """Look for keys under the alias's KEY_PREFIX that are no locks: acquiring such a name is an error.
 
     Without a prefix every key of the server would be such.

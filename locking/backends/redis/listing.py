@@ -16,6 +16,7 @@ from locking.backends.base import HEARTBEAT_TTL, Heartbeat, Held
 from locking.backends.capabilities import Counters, Heartbeats, Listing
 from locking.backends.redis.kinds import LETTERS, NAMED, Entry, Kind, is_hold, read_entry
 from locking.backends.redis.scripts import INCR_COUNTERS, INDEX_SCAN, Request, command
+from locking.backends.redis.transport import run
 from locking.backends.redis.verbs import RedisVerbs, Servers, escaped, pairs_of
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
@@ -107,7 +108,7 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
         looked_at = STRETCH
         while looked_at == STRETCH:
             request = INDEX_SCAN.call([index], start, start + STRETCH - 1, prefix)
-            looked_at, found = self._client.call(request)
+            looked_at, found = run(self.calls.call(request))
             yield from _entries(found)
             start += looked_at
 
@@ -129,15 +130,17 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
         return [index for index, size in zip(every, self._ask("ZCARD", *every), strict=True) if size > 1]
 
     def _ask(self, verb: str, *keys: bytes, arguments: Sequence[str | int] = ()) -> list[Any]:
-        return self._client.call_many([command(verb, key, *arguments) for key in keys])
+        return run(self.calls.call_many([command(verb, key, *arguments) for key in keys]))
 
     # looking at what is listed
 
     def _look_at(self, entries: Iterable[Entry]) -> list[Held | None]:
         """Return what is true of each entry; None = it was stale, and is out of the index now."""
         known = [(each, each.key.decode(), each.owner.decode()) for each in entries]
-        replies = self._client.call_many(
-            [NAMED[each.kind](self._index).look(key, owner, each.member) for each, key, owner in known]
+        replies = run(
+            self.calls.call_many(
+                [NAMED[each.kind](self._index).look(key, owner, each.member) for each, key, owner in known]
+            )
         )
         return [_as_held(each, reply) for (each, _, _), reply in zip(known, replies, strict=True)]
 
@@ -145,7 +148,7 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
 
     def tidy(self) -> None:
         """Sweep, unless another process has done so within the last minute."""
-        if self._client.command("SET", f"holdfast_swept:{self._key_prefix}", 1, "NX", "EX", SWEEP_EVERY):
+        if run(self.calls.command("SET", f"holdfast_swept:{self._key_prefix}", 1, "NX", "EX", SWEEP_EVERY)):
             self.sweep()
 
     def sweep(self) -> None:
@@ -162,13 +165,13 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
     def _adopt(self, count: int) -> None:
         """Look on through the next `count` keys of each server for what Redisson's clients hold."""
         prefix, pattern = self._key_prefix.encode(), escaped(self._key_prefix)
-        for place, server in enumerate(self._client.servers()):
+        for place, server in enumerate(run(self.calls.servers())):
             for kind in [kind(self._index) for kind in NAMED.values() if kind.FOREIGN[0]]:
                 sort, foreign = kind.FOREIGN
                 matching = "MATCH", foreign.replace("%s", pattern), "COUNT", count, "TYPE", sort
                 cursor = self._cursors.get((place, sort), b"0")
-                self._cursors[place, sort], found = server.command("SCAN", cursor, *matching)
-                self._client.call_many([request for key in found for request in kind.adopt(key, prefix)])
+                self._cursors[place, sort], found = run(server.command("SCAN", cursor, *matching))
+                run(self.calls.call_many([request for key in found for request in kind.adopt(key, prefix)]))
 
     # processes:
     # holdfast_presence:<KEY_PREFIX><client id>   JSON; its ttl tells how long ago the last sign of life was
@@ -189,19 +192,19 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
                 requests.append(command("ZADD", listed, 0, client))
         for client in forget:
             requests += [command("DEL", self._record("presence", client)), command("ZREM", listed, client)]
-        self._client.call_many(requests)
+        run(self.calls.call_many(requests))
 
     def processes(self) -> dict[str, Heartbeat]:
         """See the base class; takes those that have ended by themselves off the list."""
         listed = self._record("presence")
-        clients = [member.decode() for member in self._client.command("ZRANGE", listed, 0, -1)]
+        clients = [member.decode() for member in run(self.calls.command("ZRANGE", listed, 0, -1))]
         found = self.heartbeats(clients)
-        self._client.call_many([command("ZREM", listed, each) for each in clients if each not in found])
+        run(self.calls.call_many([command("ZREM", listed, each) for each in clients if each not in found]))
         return found
 
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         keys = [self._record("presence", client) for client in clients]
-        replies = self._client.call_many([command(verb, key) for verb in ("GET", "PTTL") for key in keys])
+        replies = run(self.calls.call_many([command(verb, key) for verb in ("GET", "PTTL") for key in keys]))
         answers = zip(clients, replies[: len(keys)], replies[len(keys) :], strict=True)
         return {
             client: Heartbeat(text.decode(), HEARTBEAT_TTL - left / 1000)
@@ -211,11 +214,11 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
 
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
         pairs = [part for name, more in figures.items() for part in (name.encode(), more)]
-        self._client.call(INCR_COUNTERS.call([self._record("figures", minute)], *pairs))
+        run(self.calls.call(INCR_COUNTERS.call([self._record("figures", minute)], *pairs)))
 
     def figures_by_minute(self, minutes: Sequence[int]) -> list[dict[str, int]]:
         keys = [self._record("figures", minute) for minute in minutes]
-        replies = self._client.call_many([command("HGETALL", key) for key in keys])
+        replies = run(self.calls.call_many([command("HGETALL", key) for key in keys]))
         return [{name.decode(): int(value) for name, value in pairs_of(reply)} for reply in replies]
 
 

@@ -289,6 +289,18 @@ class Calls(ABC):
         except (RedisError, OSError) as error:
             raise translated(error, self.alias) from error
 
+    async def command(self, *parts: str | bytes | int) -> Any:
+        """`call` for an ordinary command; the second part is the key that tells where it goes."""
+        return await self.call(command(*parts))
+
+    async def call_many(self, requests: Sequence[Request]) -> list[Any]:
+        """`call` for each; the first error is raised."""
+        replies = await self.call_each(requests)
+        for reply in replies:
+            if isinstance(reply, BackendError):
+                raise reply
+        return replies
+
     async def call_each(self, requests: Sequence[Request]) -> list[Any]:
         """`call` for each, in one pipeline per server; an error stands in the place of its reply.
 

@@ -29,7 +29,7 @@ from locking.backends.options import misplaced
 from locking.backends.redis.async_transport import AsyncTransport, EventLoops
 from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import ReplicaAck, Server
-from locking.backends.redis.transport import RedisClient, ThreadTransport
+from locking.backends.redis.transport import ThreadTransport
 from locking.backends.redis.verbs import Servers
 from locking.conf import AliasSettings
 
@@ -111,7 +111,7 @@ def _one(settings: AliasSettings, pool: ConnectionPool) -> Servers:
     def server(kind: type[ThreadTransport | AsyncTransport]) -> Server:
         return Server(kind(pool), settings.alias, index, ack, has_failover=has_failover)
 
-    return Servers(RedisClient(server(ThreadTransport)), EventLoops(partial(server, AsyncTransport)))
+    return Servers(server(ThreadTransport), EventLoops(partial(server, AsyncTransport)))
 
 
 def _pool_at(settings: AliasSettings, url: str) -> ConnectionPool:

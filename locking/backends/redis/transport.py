@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -22,9 +22,8 @@ from redis.retry import Retry
 
 from locking.backends.base import Outcome, Waiter
 from locking.backends.redis import protocol
-from locking.backends.redis.scripts import Request, command
+from locking.backends.redis.scripts import command
 from locking.backends.redis.waiter import AnnouncedWaiter
-from locking.exceptions import BackendError
 from locking.utils.background import after_fork
 
 try:
@@ -253,38 +252,6 @@ def run(verb: Coroutine[Any, Any, T]) -> T:
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     raise AssertionError("what a thread awaits must block instead")
-
-
-class RedisClient:
-    """Requests of all threads: those of `calls`, carried out at once."""
-
-    def __init__(self, calls: protocol.Calls) -> None:
-        self.calls = calls
-
-    def call(self, request: Request) -> Any:
-        """See `Calls.call`."""
-        return run(self.calls.call(request))
-
-    def command(self, *parts: str | bytes | int) -> Any:
-        """Send an ordinary command; the second part is the key that tells where it goes."""
-        return self.call(command(*parts))
-
-    def call_many(self, requests: Sequence[Request]) -> list[Any]:
-        """`call` for each, see `Calls.call_each`; the first error is raised."""
-        replies = run(self.calls.call_each(requests))
-        for reply in replies:
-            if isinstance(reply, BackendError):
-                raise reply
-        return replies
-
-    def servers(self) -> list[RedisClient]:
-        """See `Calls.servers`."""
-        return [RedisClient(server) for server in run(self.calls.servers())]
-
-    def close(self) -> None:
-        """Close the idle sockets."""
-        for transport in self.calls.transports():
-            run(transport.shutdown())
 
 
 class ThreadWaiter(Waiter):

@@ -9,8 +9,9 @@ from locking.backends.base import AsyncWaiter, Holder, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease
 from locking.backends.redis.async_transport import EventLoops
 from locking.backends.redis.kinds import Kind, read_holder
+from locking.backends.redis.protocol import Calls
 from locking.backends.redis.scripts import Request
-from locking.backends.redis.transport import RedisClient, ThreadWaiter, run
+from locking.backends.redis.transport import ThreadWaiter, run
 from locking.backends.redis.waiter import AnnouncedWaiter
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
@@ -19,7 +20,7 @@ from locking.exceptions import BackendError, BackendUnavailable
 class Servers(NamedTuple):
     """The servers of one alias, as threads and as event loops reach them."""
 
-    client: RedisClient
+    calls: Calls
     loops: EventLoops
 
 
@@ -33,8 +34,7 @@ class RedisVerbs(ForceRelease):
     def __init__(self, settings: AliasSettings, kind: Kind, servers: Servers) -> None:
         super().__init__(settings)
         self.kind, self._servers = kind, servers
-        self._client, self._loops = servers
-        self.calls = servers.client.calls
+        self.calls, self._loops = servers
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         return run(self.waiter_class(self.kind, self.calls, key, owner, ttl, fenced).try_acquire(queue=False))
@@ -43,13 +43,13 @@ class RedisVerbs(ForceRelease):
         return await self.async_waiter(key, owner, ttl, fenced=fenced).try_acquire(queue=False)
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
-        return _is_yes(self._client.call(self.kind.extend(key, owner, ttl)))
+        return _is_yes(run(self.calls.call(self.kind.extend(key, owner, ttl))))
 
     async def aextend(self, key: str, owner: str, ttl: float) -> bool:
         return _is_yes(await self._acall(self.kind.extend(key, owner, ttl)))
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
-        return _is_yes(self._client.call(self.kind.extend(key, owner, ttl, exactly=True)))
+        return _is_yes(run(self.calls.call(self.kind.extend(key, owner, ttl, exactly=True))))
 
     async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
         return _is_yes(await self._acall(self.kind.extend(key, owner, ttl, exactly=True)))
@@ -66,7 +66,7 @@ class RedisVerbs(ForceRelease):
         return replies
 
     def release(self, key: str, owner: str) -> bool:
-        return bool(self._client.call(self.kind.release(key, owner)) == 1)
+        return bool(run(self.calls.call(self.kind.release(key, owner))) == 1)
 
     async def arelease(self, key: str, owner: str) -> bool:
         return bool(await self._acall(self.kind.release(key, owner)) == 1)
@@ -76,7 +76,7 @@ class RedisVerbs(ForceRelease):
 
     def holder(self, key: str) -> Holder | None:
         """Return one of the holders (there may be many), or None; the number of holds is its count."""
-        return read_holder(self._client.call(self.kind.holder(key)))
+        return read_holder(run(self.calls.call(self.kind.holder(key))))
 
     async def aholder(self, key: str) -> Holder | None:
         return read_holder(await self._acall(self.kind.holder(key)))

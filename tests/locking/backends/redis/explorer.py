@@ -33,7 +33,7 @@ from locking.backends.redis.cluster import Address, Cluster, SlotMap
 from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import ReplicaAck, Server
 from locking.backends.redis.scripts import command
-from locking.backends.redis.transport import RedisClient, ThreadTransport
+from locking.backends.redis.transport import ThreadTransport
 from locking.backends.redis.verbs import Servers
 from locking.contrib.redisson import get_fair_lock
 from locking.core.breaker import breaker
@@ -857,11 +857,11 @@ def model_servers(
         index, slots = Index("", clustered=False), SlotMap([home])
         slots.learn([[0, 16383, [b"model", port]]], home)
         return Servers(
-            RedisClient(Cluster(slots, for_threads, "default", index, ack)),
+            Cluster(slots, for_threads, "default", index, ack),
             EventLoops(lambda: Cluster(slots, for_tasks, "default", index, ack)),
         )
     index = Index("")
     return Servers(
-        RedisClient(Server(for_threads(home), "default", index, ack)),
+        Server(for_threads(home), "default", index, ack),
         EventLoops(lambda: Server(for_tasks(home), "default", index, ack)),
     )

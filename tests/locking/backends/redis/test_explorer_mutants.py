@@ -20,6 +20,7 @@ from locking.backends.redis.protocol import (
     Transport,
 )
 from locking.backends.redis.scripts import Request, command, extend_request
+from locking.backends.redis.transport import run
 from locking.core import lease, renewal
 from locking.core.lease import HOLDS, SingleLease
 from locking.core.lock import SingleLock
@@ -86,7 +87,7 @@ def one_error_for_all_leases(patch):
     patch.setattr(
         RedisBackend,
         "extend_many",
-        lambda self, leases: [answer == 1 for answer in self._client.call(extend_request(leases))],
+        lambda self, leases: [answer == 1 for answer in run(self.calls.call(extend_request(leases)))],
     )
 
 
