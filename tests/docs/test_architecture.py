@@ -89,7 +89,7 @@ def test_the_calls_of_the_page_are_made(ways: list[list[CodeType]], number: int,
 def test_the_page_counts_the_frames(ways: list[list[CodeType]], number: int, title: str, most: int) -> None:
     """The page says how many Python frames lie between the decorator and the socket: 12 there, 12 back.
 
-    As many functions were entered while the verbs were generators. Those that had yielded weren't counted then.
+    As many functions were entered when the verbs were generators; those that had yielded weren't counted.
     """
     printed = re.search(r"\*\*(\d+) frames\*\*", section(title))
     assert printed is not None

@@ -27,7 +27,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import SentinelConnectionPool
 
 from locking.backends.redis import protocol
-from locking.backends.redis.protocol import UNREACHABLE
+from locking.backends.redis.protocol import UNREACHABLE, Server, Terms
 from locking.backends.redis.transport import (
     DEFAULT_TIMEOUT,
     MESSAGES,
@@ -183,14 +183,14 @@ async def in_time(step: Awaitable[T], seconds: float) -> T:
         raise RedisTimeoutError(f"no answer within {seconds:g} s") from error
 
 
-class AsyncTransport(protocol.Transport):
-    """The connections of one event loop to one server, one of them subscribed."""
+class AsyncServer(Server):
+    """One server and the connections of one event loop to it, one of them subscribed."""
 
     sleep = staticmethod(asyncio.sleep)
 
-    def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
+    def __init__(self, terms: Terms, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
         find = self._master if isinstance(pool, SentinelConnectionPool) else None
-        super().__init__(partial(AsyncConnection, pool, find), verbs)
+        super().__init__(terms, partial(AsyncConnection, pool, find), verbs)
         self._pool: Any = pool
         self._asked: asyncio.Future[Any] | None = None
         self._reader: PubSubReader | None = None
@@ -228,7 +228,7 @@ class AsyncSubscription(protocol.Subscription):
 
     def __init__(self, reader: PubSubReader, owner: str) -> None:
         self.reader, self.owner = reader, owner
-        self.channel, self.transport = reader.channel, reader.transport
+        self.channel, self.server = reader.channel, reader.server
         self._messages: asyncio.Queue[protocol.Message] = asyncio.Queue()
         self.put = self._messages.put_nowait
 
@@ -270,8 +270,8 @@ class Listened(NamedTuple):
 class PubSubReader:
     """A subscribed socket and the task that reads it for the tasks that wait."""
 
-    def __init__(self, transport: AsyncTransport, connection: AsyncConnection) -> None:
-        self.transport, self.connection = transport, connection
+    def __init__(self, server: AsyncServer, connection: AsyncConnection) -> None:
+        self.server, self.connection = server, connection
         self.channel = protocol.own_channel()
         self.listened: dict[str, Listened] = {}
         self.is_closed = False
@@ -310,7 +310,7 @@ class PubSubReader:
         answer, tasks = self.listened[channel]
         tasks.add(subscription)
         try:
-            for verb in self.transport.verbs if is_first else ():
+            for verb in self.server.verbs if is_first else ():
                 await self.connection.send(verb, channel)
             await asyncio.shield(answer)
         except ResponseError:  # refused: the next to ask may be allowed to
@@ -327,7 +327,7 @@ class PubSubReader:
             if was_alone and not self.is_closed:
                 self.listened.pop(channel, None)
                 with contextlib.suppress(*UNREACHABLE):
-                    for verb in self.transport.verbs:
+                    for verb in self.server.verbs:
                         await self.connection.send(OPPOSITES[verb], channel)
         if not self._subscriptions and self._task is not None:
             task, self._task = self._task, None
@@ -342,7 +342,7 @@ class PubSubReader:
                         disable_decoding=True, timeout=math.inf, disconnect_on_error=False, push_request=True
                     )
                 except ResponseError as error:
-                    self._answer(None if self.transport.is_too_old(error) else error)
+                    self._answer(None if self.server.is_too_old(error) else error)
                 else:
                     self._dispatch(*message)
         except (RedisError, OSError):
@@ -367,7 +367,7 @@ class PubSubReader:
             subscription = self._subscriptions.get(payload.decode().split(" ", 1)[0])
             if subscription is not None:
                 subscription.put(message)
-        elif listened is not None and kind == self.transport.verbs[-1].lower().encode():
+        elif listened is not None and kind == self.server.verbs[-1].lower().encode():
             if not listened.answer.done():
                 listened.answer.set_result(None)
         elif listened is not None and kind in MESSAGES:
@@ -418,7 +418,7 @@ async def _until_shutdown(
     try:
         yield
     finally:
-        for transport in calls.transports():
-            await transport.shutdown()
+        for server in calls.opened():
+            await server.shutdown()
         if (keeper := loops()) is not None:
             keeper.kept.pop(asyncio.get_running_loop(), None)  # its locks and futures would keep the loop

@@ -84,11 +84,11 @@ class RedisBackend(ListingVerbs, Kinds, ManyServers, Diagnosis):
         found = list[Finding]()
         for i, server in enumerate(servers, start=1):
             which = f" (server {i} of {len(servers)})" if len(servers) > 1 else ""
-            for finding in diagnose_server(server, self.alias, self.calls.replica_ack):
+            for finding in diagnose_server(server):
                 found.append(replace(finding, subject=f"{finding.subject}{which}"))
         return found + permitted(find_other_keys(self, servers), "SCAN")
 
     def close(self) -> None:
         """See the base class; the sockets of an event loop close with it."""
-        for transport in self.calls.transports():
-            run(transport.shutdown())
+        for server in self.calls.opened():
+            run(server.shutdown())

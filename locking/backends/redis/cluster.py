@@ -18,7 +18,7 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from locking.backends.redis.async_transport import AsyncTransport, EventLoops
+from locking.backends.redis.async_transport import AsyncServer, EventLoops
 from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import (
     MOVING,
@@ -27,7 +27,7 @@ from locking.backends.redis.protocol import (
     NeverSent,
     ReplicaAck,
     Server,
-    Transport,
+    Terms,
     translated,
 )
 from locking.backends.redis.scripts import Request, command
@@ -38,7 +38,7 @@ from locking.backends.redis.topology import (
     try_options,
     without_password,
 )
-from locking.backends.redis.transport import ThreadTransport
+from locking.backends.redis.transport import ThreadServer
 from locking.backends.redis.verbs import Servers
 from locking.conf import AliasSettings
 from locking.utils.clock import now
@@ -104,21 +104,14 @@ class Cluster(Calls):
 
     Args:
         slots: the map, which threads and event loops share.
-        transport_to: makes the connections to one server.
+        make: returns the server at an address.
     """
 
-    def __init__(
-        self,
-        slots: SlotMap,
-        transport_to: Callable[[Address], Transport],
-        alias: str,
-        index: Index,
-        replica_ack: ReplicaAck | None,
-    ) -> None:
-        super().__init__(alias, index, replica_ack, has_failover=True)
-        self._slots, self._transport_to = slots, transport_to
+    def __init__(self, terms: Terms, slots: SlotMap, make: Callable[[Address], Server]) -> None:
+        super().__init__(terms)
+        self._slots, self._make = slots, make
         self._servers: dict[Address, Server] = {}
-        self.sleep = self._server(slots.addresses()[0]).transport.sleep
+        self.sleep = self._server(slots.addresses()[0]).sleep
 
     def server_of(self, key: str | bytes) -> Server | None:
         owner = self._slots.owner[key_slot(key.encode() if isinstance(key, str) else key)]
@@ -132,8 +125,8 @@ class Cluster(Calls):
                 raise translated(error, self.alias) from error
         return [self._server(address) for address in self._slots.owners()]
 
-    def transports(self) -> list[Any]:
-        return [server.transport for server in list(self._servers.values())]  # others may add one meanwhile
+    def opened(self) -> list[Server]:
+        return list(self._servers.values())
 
     async def deliver(self, request: Request, replica_ack: ReplicaAck | None = None) -> Any:
         """See the base class: follow the cluster until it answers or the patience ends."""
@@ -200,8 +193,7 @@ class Cluster(Calls):
 
     def _server(self, address: Address) -> Server:
         if (server := self._servers.get(address)) is None:
-            made = Server(self._transport_to(address), self.alias, self.index)
-            server = self._servers.setdefault(address, made)
+            server = self._servers.setdefault(address, self._make(address))
         return server
 
 
@@ -224,15 +216,16 @@ def _cluster(settings: AliasSettings, seeds: Sequence[Address], options: Mapping
     ack = ack_of(settings, default="auto")
     try_options(settings, options.get("connection_class", Connection), options)
     index, slots = Index(settings.key_prefix, clustered=True), SlotMap(seeds)
+    terms = Terms(settings.alias, index, ack, has_failover=True)
 
     @cache
     def pool(address: Address) -> ConnectionPool:
         return ConnectionPool(**{**options, **address._asdict()})
 
-    def cluster(kind: type[ThreadTransport | AsyncTransport]) -> Cluster:
-        return Cluster(slots, lambda address: kind(pool(address), LISTEN_BOTH), settings.alias, index, ack)
+    def cluster(kind: type[ThreadServer | AsyncServer]) -> Cluster:
+        return Cluster(terms, slots, lambda address: kind(terms, pool(address), LISTEN_BOTH))
 
-    return Servers(cluster(ThreadTransport), EventLoops(partial(cluster, AsyncTransport)))
+    return Servers(cluster(ThreadServer), EventLoops(partial(cluster, AsyncServer)))
 
 
 def _seeds(settings: AliasSettings, urls: object) -> tuple[list[Address], dict[str, Any]]:

@@ -68,10 +68,10 @@ def judge(info: Mapping[str, str], alias: str) -> list[CheckMessage]:
     return wrong
 
 
-def diagnose_server(server: Server, alias: str, copies: ReplicaAck | None) -> list[Finding]:
+def diagnose_server(server: Server) -> list[Finding]:
     """Return what one server shows; BackendUnavailable where it doesn't answer."""
     return [
-        *permitted(_by_info(server, alias, copies), "INFO and TIME"),
+        *permitted(_by_info(server), "INFO and TIME"),
         *permitted(_counters(server), "SCAN, DBSIZE and TTL"),
     ]
 
@@ -87,14 +87,14 @@ def permitted(findings: Iterable[Finding], needed: str) -> list[Finding]:
         return [Finding("permissions", "unknown", str(error), hint)]
 
 
-def _by_info(server: Server, alias: str, copies: ReplicaAck | None) -> Iterator[Finding]:
+def _by_info(server: Server) -> Iterator[Finding]:
     info = parse_info(run(server.command("INFO")))
-    wrong = {message.id: finding_of(message) for message in judge(info, alias)}
+    wrong = {message.id: finding_of(message) for message in judge(info, server.alias)}
     yield wrong.get("locking.E102") or Finding("version", "ok", f"Redis {info.get('redis_version', '?')}")
     yield wrong.get("locking.W101") or Finding("eviction", "ok", "maxmemory-policy noeviction")
     yield _memory(info)
     yield from _persistence(info)
-    yield judge_replication(info, copies, _min_replicas(server, copies))
+    yield judge_replication(info, server.replica_ack, _min_replicas(server))
     yield _clock(server)
 
 
@@ -164,9 +164,9 @@ def judge_replication(
     return Finding("replication", verdict, text, hint)
 
 
-def _min_replicas(server: Server, copies: ReplicaAck | None) -> int | None:
+def _min_replicas(server: Server) -> int | None:
     """Return what the server asks for before a write, None where it doesn't matter or can't be read."""
-    if copies is None:
+    if server.replica_ack is None:
         return None
     try:
         found = pairs_of(run(server.command("CONFIG", "GET", "min-replicas-*")))

@@ -18,9 +18,9 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.diagnosis import parse_info
-from locking.backends.redis.protocol import taken_from
+from locking.backends.redis.protocol import Terms, taken_from
 from locking.backends.redis.scripts import Request, command
-from locking.backends.redis.transport import ThreadConnection, ThreadTransport, closed_on_failure, run
+from locking.backends.redis.transport import ThreadConnection, ThreadServer, closed_on_failure, run
 from locking.conf import AliasSettings
 from locking.utils.clock import now
 
@@ -60,7 +60,9 @@ class Node:
     def __init__(self, settings: AliasSettings, url: str, timeout: float, restart_delay: float) -> None:
         options = {**settings.options, "socket_timeout": timeout, "socket_connect_timeout": timeout}
         self.backend = RedisBackend(replace(settings, location=url, cache=None, options=options))
-        self.transport = ThreadTransport(self.backend.calls.transports()[0].pool)
+        asked_alone = self.backend.calls
+        assert isinstance(asked_alone, ThreadServer)
+        self.server = ThreadServer(Terms(settings.alias, asked_alone.index), asked_alone.pool)
         self._timeout, self._restart_delay = timeout, restart_delay
         self._pending: deque[PendingUndo] = deque(maxlen=MOST_PENDING)
         self._silent_until = 0.0
@@ -71,8 +73,8 @@ class Node:
         if now() < self._silent_until:
             return Silence(self._why)
         try:
-            idle = taken_from(self.transport.idle)
-            connection = idle or self._opened(self.transport.make())
+            idle = taken_from(self.server.idle)
+            connection = idle or self._opened(self.server.make())
             with closed_on_failure(connection):
                 self._undo_pending(connection)
                 connection.send(request.by_digest)
@@ -89,7 +91,7 @@ class Node:
                 reply = self._read(asked, request, deadline)
         except (RedisError, OSError) as error:
             return self._fell_silent(error)
-        self.transport.idle.append(asked.connection)
+        self.server.idle.append(asked.connection)
         return reply
 
     def _read(self, asked: Sent, request: Request, deadline: float) -> Any:
@@ -164,7 +166,7 @@ class Node:
 
     def close(self) -> None:
         """Close the idle sockets."""
-        run(self.transport.shutdown())
+        run(self.server.shutdown())
         self.backend.close()
 
 

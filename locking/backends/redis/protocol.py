@@ -1,6 +1,6 @@
 """The conversation with Redis, without any I/O: every verb is a coroutine, for event loops and for threads.
 
-It awaits methods of connections, transports and subscriptions. Those of `async_transport` await their
+It awaits methods of connections, subscriptions and servers. Those of `async_transport` await their
 sockets. Those of `transport` block: there a verb never suspends, and `transport.run` carries it out on a
 thread, without a loop. What holds for every socket is therefore here, once:
 
@@ -69,57 +69,6 @@ class Connection(ABC):
         """Close it at once; it may be connected again."""
 
 
-class Transport(ABC):
-    """The connections to one server that the threads of a process, or the tasks of an event loop, share.
-
-    Args:
-        make: returns a new connection, not yet connected.
-        verbs: how to hear what Redisson's clients announce; a cluster has two ways.
-
-    Attributes:
-        idle: the connected ones, without an unread reply, that no request uses at the moment.
-    """
-
-    def __init__(self, make: Callable[[], Any], verbs: tuple[str, ...]) -> None:
-        self.make, self.verbs = make, verbs
-        self.idle: deque[Any] = deque()
-
-    @staticmethod
-    @abstractmethod
-    async def sleep(seconds: float, /) -> None:
-        """Do nothing for so many seconds."""
-
-    @abstractmethod
-    def idle_subscription(self, owner: str) -> Subscription | None:
-        """Return a subscription without any I/O, if there is one; it may have died unseen."""
-
-    @abstractmethod
-    async def subscribe(self, owner: str) -> Subscription:
-        """Return a new subscription of `owner`, on a new connection if need be."""
-
-    @abstractmethod
-    async def shutdown(self) -> None:
-        """Close what is idle; a connection that a request uses just now is closed after it."""
-
-    def put_back(self, connection: Connection, idle: deque[Any], *, complete: bool) -> None:
-        """Keep it after a complete exchange only: the next must not read what is left of another.
-
-        Args:
-            idle: where it was taken from; once the backend was closed, that is no longer `self.idle`.
-        """
-        if complete and self.idle is idle:
-            idle.append(connection)
-        else:
-            connection.disconnect()
-
-    def is_too_old(self, error: ResponseError) -> bool:
-        """Whether a server without sharded channels, Redis 6, says so; it is asked for none from now on."""
-        if "unknown command" not in str(error):
-            return False
-        self.verbs = ("SUBSCRIBE",)
-        return True
-
-
 class Message(NamedTuple):
     """What was published; an empty channel means that a subscription ended or began."""
 
@@ -135,7 +84,7 @@ class Subscription(ABC):
     """
 
     channel: str
-    transport: Transport
+    server: Server
 
     @abstractmethod
     def hears(self, channel: str) -> bool:
@@ -243,24 +192,30 @@ class ReplicaAck:
             raise error
 
 
-class Calls(ABC):
-    """The requests of one alias, whether to one server or to a cluster.
+class Terms(NamedTuple):
+    """What all servers of an alias have in common.
 
     Attributes:
         alias: in `LOCKING`.
         index: where the servers list what is held.
-        replica_ack: what replicas must confirm.
+        replica_ack: what replicas must confirm, if anything.
         has_failover: another server takes over when one dies, so a waiter had better go on asking.
-        sleep: see `Transport.sleep`.
     """
 
-    sleep: Callable[[float], Awaitable[None]]
+    alias: str
+    index: Index
+    replica_ack: ReplicaAck | None = None
+    has_failover: bool = False
 
-    def __init__(
-        self, alias: str, index: Index, replica_ack: ReplicaAck | None, *, has_failover: bool
-    ) -> None:
-        self.alias, self.index = alias, index
-        self.replica_ack, self.has_failover = replica_ack, has_failover
+
+class Calls(ABC):
+    """The requests of one alias, whether to one server or to a cluster."""
+
+    sleep: Callable[[float], Awaitable[None]]
+    """Do nothing for so many seconds."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.alias, self.index, self.replica_ack, self.has_failover = terms
 
     @abstractmethod
     async def deliver(self, request: Request, replica_ack: ReplicaAck | None = None) -> Any:
@@ -275,8 +230,8 @@ class Calls(ABC):
         """Return each server that has keys."""
 
     @abstractmethod
-    def transports(self) -> list[Any]:
-        """Return the transport of every server that was asked so far."""
+    def opened(self) -> list[Server]:
+        """Return every server that was asked so far."""
 
     async def call(self, request: Request) -> Any:
         """Send a request and return the reply.
@@ -329,19 +284,41 @@ class Calls(ABC):
 
 
 class Server(Calls):
-    """Requests to one server, or to whichever is the master of a Sentinel's service."""
+    """One server, or whichever is the master of a Sentinel's service, and the connections to it.
 
-    def __init__(
-        self,
-        transport: Transport,
-        alias: str,
-        index: Index,
-        replica_ack: ReplicaAck | None = None,
-        *,
-        has_failover: bool = False,
-    ) -> None:
-        super().__init__(alias, index, replica_ack, has_failover=has_failover)
-        self.transport, self.sleep = transport, transport.sleep
+    They are shared by the threads of a process, or by the tasks of an event loop.
+
+    Args:
+        make: returns a new connection, not yet connected.
+        verbs: how to hear what Redisson's clients announce; a cluster has two ways.
+
+    Attributes:
+        idle: the connected ones, without an unread reply, that no request uses at the moment.
+    """
+
+    def __init__(self, terms: Terms, make: Callable[[], Any], verbs: tuple[str, ...]) -> None:
+        super().__init__(terms)
+        self.make, self.verbs = make, verbs
+        self.idle: deque[Any] = deque()
+
+    @abstractmethod
+    def idle_subscription(self, owner: str) -> Subscription | None:
+        """Return a subscription without any I/O, if there is one; it may have died unseen."""
+
+    @abstractmethod
+    async def subscribe(self, owner: str) -> Subscription:
+        """Return a new subscription of `owner`, on a new connection if need be."""
+
+    @abstractmethod
+    async def shutdown(self) -> None:
+        """Close what is idle; a connection that a request uses just now is closed after it."""
+
+    def is_too_old(self, error: ResponseError) -> bool:
+        """Whether a server without sharded channels, Redis 6, says so; it is asked for none from now on."""
+        if "unknown command" not in str(error):
+            return False
+        self.verbs = ("SUBSCRIBE",)
+        return True
 
     def server_of(self, key: str | bytes) -> Server:
         return self
@@ -349,15 +326,14 @@ class Server(Calls):
     async def servers(self) -> list[Server]:
         return [self]
 
-    def transports(self) -> list[Any]:
-        return [self.transport]
+    def opened(self) -> list[Server]:
+        return [self]
 
     async def deliver(
         self, request: Request, replica_ack: ReplicaAck | None = None, *, asking: bool = False
     ) -> Any:
         """See the base class; `asking` follows a cluster's ASK, and isn't tried twice."""
-        transport = self.transport
-        idle, complete = transport.idle, False
+        idle, complete = self.idle, False
         try:
             connection = idle.pop()
         except IndexError:
@@ -379,7 +355,18 @@ class Server(Calls):
             complete = not isinstance(error, ReadOnlyError)
             raise
         finally:
-            transport.put_back(connection, idle, complete=complete)
+            self.put_back(connection, idle, complete=complete)
+
+    def put_back(self, connection: Connection, idle: deque[Any], *, complete: bool) -> None:
+        """Keep it after a complete exchange only: the next must not read what is left of another.
+
+        Args:
+            idle: where it was taken from; once the backend was closed, that is no longer `self.idle`.
+        """
+        if complete and self.idle is idle:
+            idle.append(connection)
+        else:
+            connection.disconnect()
 
     async def _asked_again(self, connection: Connection, request: Request, error: Exception) -> Any:
         """Send a script whole that the server doesn't know, or a request whose reply was lost once more.
@@ -399,8 +386,7 @@ class Server(Calls):
 
     async def pipeline(self, requests: Sequence[Request]) -> list[Any]:
         """Send all, then read all, without a second try; an error stands in the place of its reply."""
-        transport = self.transport
-        idle, complete = transport.idle, False
+        idle, complete = self.idle, False
         connection = taken_from(idle) or await self._connected()
         try:
             packet = b"".join([each.by_digest for each in requests])
@@ -408,11 +394,11 @@ class Server(Calls):
             complete = True
             return replies
         finally:
-            transport.put_back(connection, idle, complete=complete)
+            self.put_back(connection, idle, complete=complete)
 
     async def _connected(self) -> Connection:
         """Connect before anything is sent: a failure leaves no doubt then. Sentinels are asked where to."""
-        connection: Connection = self.transport.make()
+        connection: Connection = self.make()
         try:
             await connection.connect()
         except BaseException as error:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -26,10 +25,10 @@ from redis.exceptions import RedisError
 from redis.sentinel import SentinelConnectionPool
 
 from locking.backends.options import misplaced
-from locking.backends.redis.async_transport import AsyncTransport, EventLoops
+from locking.backends.redis.async_transport import AsyncServer, EventLoops
 from locking.backends.redis.index import Index
-from locking.backends.redis.protocol import ReplicaAck, Server
-from locking.backends.redis.transport import ThreadTransport
+from locking.backends.redis.protocol import ReplicaAck, Terms
+from locking.backends.redis.transport import ThreadServer
 from locking.backends.redis.verbs import Servers
 from locking.conf import AliasSettings
 
@@ -106,12 +105,8 @@ def _one(settings: AliasSettings, pool: ConnectionPool) -> Servers:
     try_options(settings, pool.connection_class, pool.connection_kwargs)
     has_failover = isinstance(pool, SentinelConnectionPool)
     ack = ack_of(settings, default="auto" if has_failover else 0)
-    index = Index(settings.key_prefix)
-
-    def server(kind: type[ThreadTransport | AsyncTransport]) -> Server:
-        return Server(kind(pool), settings.alias, index, ack, has_failover=has_failover)
-
-    return Servers(server(ThreadTransport), EventLoops(partial(server, AsyncTransport)))
+    terms = Terms(settings.alias, Index(settings.key_prefix), ack, has_failover)
+    return Servers(ThreadServer(terms, pool), EventLoops(lambda: AsyncServer(terms, pool)))
 
 
 def _pool_at(settings: AliasSettings, url: str) -> ConnectionPool:

@@ -22,6 +22,7 @@ from redis.retry import Retry
 
 from locking.backends.base import Outcome, Waiter
 from locking.backends.redis import protocol
+from locking.backends.redis.protocol import Server, Terms
 from locking.backends.redis.scripts import command
 from locking.backends.redis.waiter import AnnouncedWaiter
 from locking.utils.background import after_fork
@@ -152,21 +153,20 @@ def unless_error(reply: Any) -> Any:
     return reply
 
 
-class ThreadTransport(protocol.Transport):
-    """The connections of all threads to one server, which `pool` tells how to reach.
+class ThreadServer(Server):
+    """One server and the connections of all threads to it, which `pool` tells how to reach.
 
     Attributes:
         subscriptions: those that no thread waits with at the moment.
     """
 
-    def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
-        super().__init__(partial(ThreadConnection, pool), verbs)
+    def __init__(self, terms: Terms, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
+        super().__init__(terms, partial(ThreadConnection, pool), verbs)
         self.pool = pool
         self.subscriptions: deque[ThreadSubscription] = deque()
         after_fork(self.forget)
 
-    @staticmethod
-    async def sleep(seconds: float) -> None:
+    async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
     def forget(self) -> None:
@@ -198,10 +198,10 @@ class ThreadSubscription(protocol.Subscription):
     dispatching thread, and when the process dies the server sees it and passes the dead waiter over.
     """
 
-    transport: ThreadTransport
+    server: ThreadServer
 
-    def __init__(self, transport: ThreadTransport, connection: ThreadConnection) -> None:
-        self.transport, self.connection, self.channel = transport, connection, protocol.own_channel()
+    def __init__(self, server: ThreadServer, connection: ThreadConnection) -> None:
+        self.server, self.connection, self.channel = server, connection, protocol.own_channel()
         self._extra: str | None = None
 
     def hears(self, channel: str) -> bool:
@@ -209,7 +209,7 @@ class ThreadSubscription(protocol.Subscription):
 
     async def listen(self, channel: str) -> None:
         with closed_on_failure(self.connection):
-            for verb in self.transport.verbs:
+            for verb in self.server.verbs:
                 self.change(verb, channel)
         self._extra = channel
 
@@ -218,11 +218,11 @@ class ThreadSubscription(protocol.Subscription):
         with suppress(RedisError, OSError):
             if self._extra is not None and self.connection.is_open:
                 with closed_on_failure(self.connection):
-                    for verb in self.transport.verbs:
+                    for verb in self.server.verbs:
                         self.change(OPPOSITES[verb], self._extra)
                 self._extra = None
             if self.connection.is_open:
-                self.transport.subscriptions.append(self)
+                self.server.subscriptions.append(self)
 
     def change(self, verb: str, channel: str) -> None:
         """Subscribe to a channel, or unsubscribe, and wait for the confirmation."""
@@ -231,7 +231,7 @@ class ThreadSubscription(protocol.Subscription):
             while not self.connection.receive(DEFAULT_TIMEOUT)[0].endswith(b"subscribe"):
                 pass  # an older message, which has no waiter any more
         except ResponseError as error:
-            if not self.transport.is_too_old(error):
+            if not self.server.is_too_old(error):
                 raise
 
     async def receive(self, timeout: float) -> protocol.Message | None:

@@ -135,14 +135,14 @@ class AnnouncedWaiter(AsyncWaiter):
         server = self._calls.server_of(self._key)
         assert server is not None, "the lock's server has just answered"
         try:
-            return await self._listens(server.transport, self._channel())
+            return await self._listens(server, self._channel())
         except MovedError:  # its slot has gone since the question; the next one finds where
             await self._abandon()
             return True
 
-    async def _listens(self, transport: protocol.Transport, channel: str | None) -> bool:
+    async def _listens(self, server: protocol.Server, channel: str | None) -> bool:
         subscription = self._subscription
-        if subscription is not None and subscription.transport is transport:
+        if subscription is not None and subscription.server is server:
             if channel is None or subscription.hears(channel):
                 return False
             with suppress(*UNREACHABLE):  # it died with its server, or while it was idle
@@ -150,8 +150,8 @@ class AnnouncedWaiter(AsyncWaiter):
                 return True
         await self._abandon()
         while True:
-            idle = transport.idle_subscription(self._owner)
-            self._subscription = subscription = idle or await transport.subscribe(self._owner)
+            idle = server.idle_subscription(self._owner)
+            self._subscription = subscription = idle or await server.subscribe(self._owner)
             try:
                 if channel is not None:
                     await subscription.listen(channel)
@@ -231,7 +231,7 @@ class HandoffWaiter(AnnouncedWaiter):
 
     def _request(self, queue: bool) -> Request:
         if queue and self._subscription is None and (server := self._calls.server_of(self._key)):
-            self._subscription = server.transport.idle_subscription(self._owner)
+            self._subscription = server.idle_subscription(self._owner)
         entry = b"" if self._subscription is None else self._entry()
         return acquire_request(
             self._key, self._owner, self._ttl, keep=self._fenced, entry=entry, index=self._calls.index

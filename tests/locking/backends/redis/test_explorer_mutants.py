@@ -17,7 +17,6 @@ from locking.backends.redis.protocol import (
     ASKING,
     ReplicaAck,
     Server,
-    Transport,
 )
 from locking.backends.redis.scripts import Request, command, extend_request
 from locking.backends.redis.transport import run
@@ -36,7 +35,7 @@ def an_incomplete_exchange_keeps_its_socket(patch):
     def put_back(self, connection, idle, *, complete):
         idle.append(connection)
 
-    patch.setattr(Transport, "put_back", put_back)
+    patch.setattr(Server, "put_back", put_back)
 
 
 def an_error_ends_an_asking_exchange(patch):
@@ -70,7 +69,7 @@ def a_refused_subscription_is_asked_for_again(patch):
 
     async def prepared(self):
         await self._abandon()
-        self._subscription = await self._calls.server_of(self._key).transport.subscribe(self._owner)
+        self._subscription = await self._calls.server_of(self._key).subscribe(self._owner)
         with suppress(RedisError):
             await self._subscription.listen(self._channel() or "")
         return True

@@ -17,9 +17,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking.backends.redis import transport as module
 from locking.backends.redis.index import Index
-from locking.backends.redis.protocol import Server
+from locking.backends.redis.protocol import Terms
 from locking.backends.redis.scripts import release_request
-from locking.backends.redis.transport import ThreadConnection, ThreadTransport, run
+from locking.backends.redis.transport import ThreadConnection, ThreadServer, run
 
 TIMEOUTS = (TimeoutError, RedisTimeoutError)
 
@@ -155,9 +155,9 @@ def test_an_unknown_kind_of_connection_keeps_to_redis_pys_way(monkeypatch, kind)
 
 def release_over(connection) -> None:
     """Send a release over this connection, as a verb does."""
-    transport = ThreadTransport(ConnectionPool())
-    transport.idle.append(connection)
-    run(Server(transport, "default", Index()).call(release_request("a", "owner", index=Index())))
+    server = ThreadServer(Terms("default", Index()), ConnectionPool())
+    server.idle.append(connection)
+    run(server.call(release_request("a", "owner", index=Index())))
 
 
 @pytest.mark.parametrize("moment", ["sendall", "recv"])

@@ -249,8 +249,8 @@ def interrupting(three, monkeypatch):
     backend, made = locks["default"], Interrupting(UnixDomainSocketConnection, None)
     assert isinstance(backend, RedlockBackend)
     for node in backend.nodes:
-        transport: Any = node.backend.calls.transports()[0]
-        transport.make.args[0].connection_class = made.connection_class
+        server: Any = node.backend.calls
+        server.make.args[0].connection_class = made.connection_class
     return made
 
 
@@ -279,7 +279,7 @@ def test_a_socket_that_is_kept_after_an_interruption_is_caught(three, interrupti
         try:
             return read(node, asked, request, deadline)
         except BaseException:
-            node.transport.idle.append(asked.connection)
+            node.server.idle.append(asked.connection)
             raise
 
     monkeypatch.setattr("locking.backends.redis.nodes.closed_on_failure", nullcontext)
