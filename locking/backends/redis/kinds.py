@@ -112,12 +112,11 @@ class Kind:
         """Return the request that a waiter sends who gives up, if there is a queue to leave."""
         return None
 
-    def look(self, key: str, owner: str, member: bytes) -> Request:
+    def look(self, entry: Entry) -> Request:
         """Return the request that checks an entry of the index, or removes it."""
-        given = self._listing_arguments(key, owner)
-        return self._call(
-            self.LIST, self._keys(self.LISTED_KEYS, key, owner), member, self._channel(key), *given
-        )
+        key, owner = entry.key.decode(), entry.owner.decode()
+        given = entry.member, self._channel(key), *self._listing_arguments(key, owner)
+        return self._call(self.LIST, self._keys(self.LISTED_KEYS, key, owner), *given)
 
     def _listing_arguments(self, key: str, owner: str) -> tuple[bytes, ...]:
         return owner.encode(), braced_key(key.encode())

@@ -69,7 +69,11 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
     def indexed(self, prefix: str, offset: int, limit: int) -> list[Held]:
         """Return a page of the live holds that are in the index, the oldest first."""
         for _ in range(READINGS):
-            holds = self._look_at(self._page(prefix, offset, limit))
+            if not self._key_prefix.startswith(prefix):
+                page = list(islice(self._matching(prefix.encode()), offset, offset + limit))
+            else:
+                page = self._read(offset, limit) if limit else []  # a limit of 0 would be none to `_read`
+            holds = self._look_at(page)
             live = [hold for hold in holds if hold is not None]
             if len(live) == len(holds):
                 break
@@ -83,21 +87,11 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
 
     def count_held(self, *, prefix: str = "") -> int:
         """See the base class; what ended by itself and wasn't met since is counted too."""
-        if self._is_everything(prefix):
+        if self._key_prefix.startswith(prefix):
             return sum(max(0, size - 1) for size in self._ask("ZCARD", *self._index.all()))  # without `~`
         return sum(1 for _ in self._matching(prefix.encode()))
 
     # reading the index
-
-    def _is_everything(self, prefix: str) -> bool:
-        return self._key_prefix.startswith(prefix)
-
-    def _page(self, prefix: str, offset: int, limit: int) -> list[Entry]:
-        if not limit:  # which would be everything to `_read`
-            return []
-        if self._is_everything(prefix):
-            return self._read(offset, limit)
-        return list(islice(self._matching(prefix.encode()), offset, offset + limit))
 
     def _matching(self, prefix: bytes) -> Iterator[Entry]:
         """Yield the entries whose key begins with `prefix`; on one server, the server looks for them."""
@@ -136,13 +130,10 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
 
     def _look_at(self, entries: Iterable[Entry]) -> list[Held | None]:
         """Return what is true of each entry; None = it was stale, and is out of the index now."""
-        known = [(each, each.key.decode(), each.owner.decode()) for each in entries]
-        replies = run(
-            self.calls.call_many(
-                [NAMED[each.kind](self._index).look(key, owner, each.member) for each, key, owner in known]
-            )
-        )
-        return [_as_held(each, reply) for (each, _, _), reply in zip(known, replies, strict=True)]
+        looked_at = list(entries)
+        requests = [NAMED[each.kind](self._index).look(each) for each in looked_at]
+        replies = run(self.calls.call_many(requests))
+        return [_as_held(each, reply) for each, reply in zip(looked_at, replies, strict=True)]
 
     # keeping it true
 
