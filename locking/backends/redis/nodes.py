@@ -109,21 +109,21 @@ class Node:
             return request.settled(_reply(connection, deadline))
 
     def _opened(self, connection: ThreadConnection) -> ThreadConnection:
-        """Connect; no connection outlives a restart of its server, so this is where one shows."""
+        """Connect; no connection outlives a restart of its server, so this is where one shows.
+
+        A server that restarted abstains until every lock that it forgot has ended.
+        """
         with closed_on_failure(connection):
             run(connection.connect())
             if self._restart_delay:
-                self._refuse_newcomers(connection)
+                info = parse_info(run(connection.exchange(command("INFO", "server").by_digest, None)))
+                up = float(info["uptime_in_seconds"])
+                if up < self._restart_delay:
+                    raise RedisConnectionError(
+                        f"it started {up:g} s ago and abstains for {self._restart_delay:g} s, having"
+                        " forgotten locks"
+                    )
         return connection
-
-    def _refuse_newcomers(self, connection: ThreadConnection) -> None:
-        """Have a server that restarted stay out of it until every lock that it forgot has ended."""
-        info = parse_info(run(connection.exchange(command("INFO", "server").by_digest, None)))
-        up = float(info["uptime_in_seconds"])
-        if up < self._restart_delay:
-            raise RedisConnectionError(
-                f"it started {up:g} s ago and abstains for {self._restart_delay:g} s, having forgotten locks"
-            )
 
     def _fell_silent(self, error: Exception) -> Silence:
         self._why = f"{type(error).__name__}: {error}"

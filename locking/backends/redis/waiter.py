@@ -177,7 +177,7 @@ class AnnouncedWaiter(AsyncWaiter):
     async def _received(self, subscription: protocol.Subscription, deadline: float) -> Grant | bool:
         """Return the handoff, True when a message says to ask, or False when the time is over."""
         while (left := deadline - now()) > 0:
-            message: protocol.Message | None = await subscription.receive(left)
+            message = await subscription.receive(left)
             meaning = message is not None and self._meaning(message)
             if isinstance(meaning, Grant) and self._calls.replica_ack is None:
                 return meaning
