@@ -72,7 +72,7 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
             if not self._key_prefix.startswith(prefix):
                 page = list(islice(self._matching(prefix.encode()), offset, offset + limit))
             else:
-                page = self._read(offset, limit) if limit else []  # a limit of 0 would be none to `_read`
+                page = self._read(offset, limit) if limit else []  # to `_read` 0 means all
             holds = self._look_at(page)
             live = [hold for hold in holds if hold is not None]
             if len(live) == len(holds):

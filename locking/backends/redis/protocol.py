@@ -192,7 +192,8 @@ class ReplicaAck:
             raise error
 
 
-class Terms(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Terms:
     """What all servers of an alias have in common.
 
     Attributes:
@@ -215,7 +216,8 @@ class Calls(ABC):
     """Do nothing for so many seconds."""
 
     def __init__(self, terms: Terms) -> None:
-        self.alias, self.index, self.replica_ack, self.has_failover = terms
+        self.alias, self.index = terms.alias, terms.index
+        self.replica_ack, self.has_failover = terms.replica_ack, terms.has_failover
 
     @abstractmethod
     async def deliver(self, request: Request, replica_ack: ReplicaAck | None = None) -> Any:
