@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from django.conf import settings as django_settings
 from django.core.checks import CheckMessage
 
 from locking.backends.base import BaseLockBackend, Finding
@@ -14,7 +15,7 @@ from locking.backends.redis.diagnosis import diagnose_server, find_other_keys, j
 from locking.backends.redis.kinds import NAMED, Ordinary
 from locking.backends.redis.listing import ListingVerbs
 from locking.backends.redis.scripts import extend_request
-from locking.backends.redis.topology import default_key_prefix, servers_of
+from locking.backends.redis.topology import servers_of
 from locking.backends.redis.transport import run
 from locking.backends.redis.verbs import RedisVariant
 from locking.backends.redis.waiter import HandoffWaiter
@@ -42,7 +43,21 @@ class RedisBackend(ListingVerbs, Kinds, ManyServers, Diagnosis):
 
     @classmethod
     def default_key_prefix(cls, settings: AliasSettings) -> str:
-        return default_key_prefix(settings)
+        """Return what is put before every name: its cache's `KEY_PREFIX` and `VERSION`, and `lock:`.
+
+            lock:order:42              LOCATION, or a cache without a KEY_PREFIX
+            shop:lock:order:42         a cache with KEY_PREFIX "shop"
+            shop:v2:lock:order:42      and with VERSION 2
+
+        Caches write `<KEY_PREFIX>:<VERSION>:<key>`, with a number in the middle: none of their keys is a
+        lock's.
+        """
+        if settings.location is not None:
+            return "lock:"
+        cache = django_settings.CACHES.get(settings.cache or "default", {})
+        prefix, version = str(cache.get("KEY_PREFIX") or ""), cache.get("VERSION", 1)
+        versioned = [] if version == 1 else [f"v{version}"]
+        return "".join(f"{part}:" for part in [prefix, *versioned] if part) + "lock:"
 
     def server_of(self, key: str) -> object:
         if not self.calls.index.clustered:

@@ -36,8 +36,6 @@ SENTINEL_SCHEME: Final = "sentinel+"
 
 DEFAULT_ACK_TIMEOUT_MS: Final = 1000
 
-LOCKS: Final = "lock:"
-
 OWN_OPTIONS: Final = ("wait_replicas", "wait_timeout_ms", "sentinel_kwargs")
 """What `OPTIONS` may hold beside arguments of redis-py's connections."""
 
@@ -59,25 +57,6 @@ def require_supported_client(version: str = redis.__version__) -> None:
             f"redis-py {version} is installed, and locks need {needed} or newer:"
             f" pip install 'redis>={needed}'"
         )
-
-
-def default_key_prefix(settings: AliasSettings) -> str:
-    """Return what is put before every name: its cache's `KEY_PREFIX` and `VERSION`, and `lock:`.
-
-        lock:order:42              LOCATION, or a cache without a KEY_PREFIX
-        shop:lock:order:42         a cache with KEY_PREFIX "shop"
-        shop:v2:lock:order:42      and with VERSION 2
-
-    Caches write `<KEY_PREFIX>:<VERSION>:<key>`, with a number in the middle: none of their keys is a lock's.
-    """
-    if settings.location is not None:
-        return LOCKS
-    from django.conf import settings as django_settings
-
-    cache = django_settings.CACHES.get(settings.cache or "default", {})
-    prefix, version = str(cache.get("KEY_PREFIX") or ""), cache.get("VERSION", 1)
-    versioned = [] if version == 1 else [f"v{version}"]
-    return "".join(f"{part}:" for part in [prefix, *versioned] if part) + LOCKS
 
 
 def servers_of(settings: AliasSettings) -> Servers:
