@@ -234,17 +234,13 @@ def _seeds(settings: AliasSettings, urls: object) -> tuple[list[Address], dict[s
         raise bad_location(settings, f"must be a URL, or a list of URLs of a cluster's nodes, not {urls!r}")
     try:
         parsed = [parse_url(url) for url in urls]
+        for url, options in zip(urls, parsed, strict=True):
+            if "path" in options:
+                raise ValueError(f"{url!r} is a socket file; a cluster's nodes find each other by host")
+            if options.pop("db", 0):
+                raise ValueError(f"{without_password(url)!r} names a database; a cluster has only one")
     except ValueError as error:
         raise bad_location(settings, str(error)) from error
-    for url, options in zip(urls, parsed, strict=True):
-        if "path" in options:
-            raise bad_location(
-                settings, f"{url!r} is a socket file; a cluster's nodes find each other by host"
-            )
-        if options.pop("db", 0):
-            raise bad_location(
-                settings, f"{without_password(url)!r} names a database; a cluster has only one"
-            )
     seeds = [Address(each.get("host", "localhost"), each.get("port", 6379)) for each in parsed]
     return seeds, {**parsed[0], **connection_options(settings)}
 
