@@ -47,9 +47,6 @@ ASKING: Final = b"*1\r\n" + pack(b"ASKING")
 ROLE: Final = b"*1\r\n" + pack(b"ROLE")
 
 
-# what does the I/O
-
-
 class Connection(ABC):
     """A connection to one server."""
 

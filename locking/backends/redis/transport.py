@@ -167,6 +167,7 @@ class ThreadServer(Server):
         after_fork(self.forget)
 
     async def sleep(self, seconds: float) -> None:
+        """Block this thread for so many seconds."""
         time.sleep(seconds)
 
     def forget(self) -> None:
