@@ -208,8 +208,39 @@ class AsyncWaiter(WaiterState, ABC):
         """See `Waiter.leave`."""
 
 
-class LockVerbs(ABC):
-    """The four verbs, and `shorten` where an engine has it; each is one atomic step."""
+class BaseLockBackend(ABC):
+    """The service-provider interface: subclass it, implement the four verbs, set the flags.
+
+    The verbs for asyncio run in threads: an engine with a client of its own overrides them.
+    """
+
+    supports_fencing: ClassVar[bool] = False
+    """Every grant carries a token that strictly rises for its name."""
+    supports_fairness: bool = False
+    """Waiters get the lock in the order they came."""
+    shared_between_processes: ClassVar[bool] = True
+    """Two processes that use one name exclude each other."""
+    frees_with_holder: ClassVar[bool] = False
+    """The lock of a process that dies is free as soon as the engine notices, not at the end of its lease."""
+    transaction_on: str | None = None
+    """Alias of the database whose transaction the lock ends with; None for a lock that is released."""
+    never_blocks: ClassVar[bool] = False
+    """No verb waits for anything, so asyncio needs no thread."""
+    exclusive: bool = True
+    """One holder at a time; a semaphore's variant says False."""
+
+    def __init__(self, settings: AliasSettings) -> None:
+        self.settings = settings
+        self.alias = settings.alias
+
+    @classmethod
+    def default_key_prefix(cls, settings: AliasSettings) -> str:
+        """Return what is put before every name where the alias sets no `KEY_PREFIX`."""
+        return ""
+
+    def key(self, name: str) -> str:
+        """Return the key under which the backend stores `name`."""
+        return self.settings.key_prefix + name
 
     @abstractmethod
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
@@ -250,12 +281,24 @@ class LockVerbs(ABC):
         """
         return self.extend(key, owner, ttl)
 
+    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
+        """Extend each `(key, owner, ttl)`. The watchdog renews by this.
 
-class AsyncVerbs(LockVerbs):
-    """The verbs for asyncio, each in a thread: an engine with a client of its own overrides them."""
+        Returns:
+            One answer per lease, in order: False when `owner` does not hold the lock, None when that is
+            unknown. What goes wrong with one lease must not touch the answers about the others.
 
-    never_blocks: ClassVar[bool] = False
-    """No verb waits for anything, so asyncio needs no thread."""
+        Raises:
+            BackendUnavailable: nothing could be asked, so every answer is unknown.
+        """
+        a_third = min((ttl for _, _, ttl in leases), default=0.0) / 3
+        return ask_each([partial(self.extend, *lease) for lease in leases], seconds=a_third)
+
+    def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
+        """Return a new waiter for the lock; no I/O."""
+        return PollingWaiter(self, key, owner, ttl, fenced)
+
+    # for asyncio
 
     async def _carried_out(self, verb: Callable[..., T], *arguments: Any) -> T:
         return verb(*arguments) if self.never_blocks else await asyncio.to_thread(verb, *arguments)
@@ -301,60 +344,13 @@ class AsyncVerbs(LockVerbs):
         """`holder` for asyncio."""
         return await self._carried_out(self.holder, key)
 
-
-class BaseLockBackend(AsyncVerbs):
-    """The service-provider interface: subclass it, implement the four verbs, set the flags."""
-
-    supports_fencing: ClassVar[bool] = False
-    """Every grant carries a token that strictly rises for its name."""
-    supports_fairness: bool = False
-    """Waiters get the lock in the order they came."""
-    shared_between_processes: ClassVar[bool] = True
-    """Two processes that use one name exclude each other."""
-    frees_with_holder: ClassVar[bool] = False
-    """The lock of a process that dies is free as soon as the engine notices, not at the end of its lease."""
-    transaction_on: str | None = None
-    """Alias of the database whose transaction the lock ends with; None for a lock that is released."""
-
-    exclusive: bool = True
-    """One holder at a time; a semaphore's variant says False."""
-
-    def __init__(self, settings: AliasSettings) -> None:
-        self.settings = settings
-        self.alias = settings.alias
-
-    @classmethod
-    def default_key_prefix(cls, settings: AliasSettings) -> str:
-        """Return what is put before every name where the alias sets no `KEY_PREFIX`."""
-        return ""
-
-    def key(self, name: str) -> str:
-        """Return the key under which the backend stores `name`."""
-        return self.settings.key_prefix + name
-
-    def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        """Return a new waiter for the lock; no I/O."""
-        return PollingWaiter(self, key, owner, ttl, fenced)
-
-    def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
-        """Extend each `(key, owner, ttl)`. The watchdog renews by this.
-
-        Returns:
-            One answer per lease, in order: False when `owner` does not hold the lock, None when that is
-            unknown. What goes wrong with one lease must not touch the answers about the others.
-
-        Raises:
-            BackendUnavailable: nothing could be asked, so every answer is unknown.
-        """
-        return ask_each([partial(self.extend, *lease) for lease in leases], seconds=renewal_time(leases))
-
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
         """`waiter` for asyncio."""
         return AsyncPollingWaiter(self, key, owner, ttl, fenced)
 
     # housekeeping
 
-    def tidy(self) -> None:
+    def tidy(self) -> None:  # noqa: B027 optional
         """Remove what has ended; called about once a minute by every process."""
 
     def unsupported(self, verb: str) -> LockNotSupported:
@@ -365,13 +361,8 @@ class BaseLockBackend(AsyncVerbs):
         """Return what is wrong with the configuration; with `live`, the server is asked too."""
         return []
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 optional
         """Close sockets and threads; the backend opens new ones if it is used again."""
-
-
-def renewal_time(leases: Sequence[tuple[str, str, float]]) -> float:
-    """Return the seconds that one renewal of `leases` may take: a third of the shortest ttl."""
-    return min((ttl for _, _, ttl in leases), default=0.0) / 3
 
 
 def ask_each(questions: Sequence[Callable[[], bool]], *, seconds: float) -> list[bool | None]:

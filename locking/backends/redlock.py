@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -103,14 +103,14 @@ class RedlockBackend(Listing, ForceRelease, Heartbeats):
         if len(tokens) >= self.quorum:
             token = max(tokens)
             if self._agree(key, owner, token, tokens, patience, keep=fenced) and now() < sent + ttl:
-                self._cancel_debts(key, owner)
+                self._cancel_undoing(key, owner)
                 is_new = all(reply > 0 for reply in replies if isinstance(reply, int))
                 return Grant(token, sent, is_new=is_new)
         self._undo(key, owner, replies, patience, owner_is_given=owner_is_given)
         self._require_quorum(replies)
         return _busy(replies)
 
-    def _cancel_debts(self, key: str, owner: str) -> None:
+    def _cancel_undoing(self, key: str, owner: str) -> None:
         """Forget what earlier tries of this owner left to be undone: it would undo the grant."""
         request = self._kind.release(key, owner)
         for node in self.nodes:
@@ -146,13 +146,13 @@ class RedlockBackend(Listing, ForceRelease, Heartbeats):
         ]
         answers = ask_all(granted, request, patience)
         if not owner_is_given:
-            self._owe(request, self.nodes, replies)
-            self._owe(request, granted, answers)
+            self._undo_later(request, self.nodes, replies)
+            self._undo_later(request, granted, answers)
 
-    def _owe(self, request: Request, nodes: Sequence[Node], replies: list[Any]) -> None:
+    def _undo_later(self, request: Request, nodes: Sequence[Node], replies: list[Any]) -> None:
         for node, reply in zip(nodes, replies, strict=True):
             if isinstance(reply, Silence):
-                node.owe(request)
+                node.undo_later(request)
 
     def _require_quorum(self, replies: list[Any]) -> None:
         silent = [reply.reason for reply in replies if isinstance(reply, Silence)]
@@ -202,7 +202,7 @@ class RedlockBackend(Listing, ForceRelease, Heartbeats):
         """See the base class; servers that don't answer release it as soon as they do."""
         request = self._kind.release(key, owner)
         replies = ask_all(self.nodes, request, self._timeout)
-        self._owe(request, self.nodes, replies)
+        self._undo_later(request, self.nodes, replies)
         return self._decided(replies)
 
     def force_release(self, key: str, expected: str) -> bool:
@@ -283,23 +283,24 @@ class RedlockBackend(Listing, ForceRelease, Heartbeats):
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         """See the base class; live, every server is asked."""
-        return list(self._checked(live))
-
-    def _checked(self, live: bool) -> Iterator[CheckMessage]:
+        found = list[CheckMessage]()
         if len(self.nodes) % 2 == 0:
-            yield Warning(
+            even = Warning(
                 f"LOCKING[{self.alias!r}] is on {len(self.nodes)} Redis servers, an even number.",
                 hint="It tolerates no more failures than with one server fewer: use an odd number.",
                 id="locking.W004",
             )
+            found.append(even)
+        forgets = Warning(
+            f"A Redis server of LOCKING[{self.alias!r}] forgets its locks when it restarts.",
+            hint="Set OPTIONS['restart_delay'] to the longest ttl, or appendfsync to always.",
+            id="locking.W111",
+        )
         for info in [node.backend.info() for node in self.nodes] if live else ():
-            yield from judge(info, self.alias)
+            found += judge(info, self.alias)
             if info.get("aof_enabled") == "0" and not self._restart_delay:
-                yield Warning(
-                    f"A Redis server of LOCKING[{self.alias!r}] forgets its locks when it restarts.",
-                    hint="Set OPTIONS['restart_delay'] to the longest ttl, or appendfsync to always.",
-                    id="locking.W111",
-                )
+                found.append(forgets)
+        return found
 
     def close(self) -> None:
         for node in self.nodes:

@@ -1,4 +1,4 @@
-"""Carries the protocol out in an event loop: its connections, its one subscribed socket, and `arun`.
+"""Carries the protocol out in an event loop: its connections and its one subscribed socket.
 
 Tasks of one loop share one subscription. Its reader runs only while a task waits; a message names the owner
 it is meant for, so it reaches that task alone.
@@ -26,9 +26,8 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import SentinelConnectionPool
 
-from locking.backends.base import AsyncWaiter, Outcome
 from locking.backends.redis import protocol
-from locking.backends.redis.protocol import UNREACHABLE, Steps
+from locking.backends.redis.protocol import UNREACHABLE, Server, Terms
 from locking.backends.redis.transport import (
     DEFAULT_TIMEOUT,
     MESSAGES,
@@ -37,9 +36,9 @@ from locking.backends.redis.transport import (
     PUSHED,
     SIZE,
     reader_for,
+    run,
     unless_error,
 )
-from locking.backends.redis.waiter import WaitSteps
 
 T = TypeVar("T")
 
@@ -184,14 +183,14 @@ async def in_time(step: Awaitable[T], seconds: float) -> T:
         raise RedisTimeoutError(f"no answer within {seconds:g} s") from error
 
 
-class AsyncTransport(protocol.Transport):
-    """The connections of one event loop to one server, one of them subscribed."""
+class AsyncServer(Server):
+    """One server and the connections of one event loop to it, one of them subscribed."""
 
     sleep = staticmethod(asyncio.sleep)
 
-    def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
+    def __init__(self, terms: Terms, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
         find = self._master if isinstance(pool, SentinelConnectionPool) else None
-        super().__init__(partial(AsyncConnection, pool, find), verbs)
+        super().__init__(terms, partial(AsyncConnection, pool, find), verbs)
         self._pool: Any = pool
         self._asked: asyncio.Future[Any] | None = None
         self._reader: PubSubReader | None = None
@@ -199,16 +198,9 @@ class AsyncTransport(protocol.Transport):
 
     async def _master(self) -> Any:
         """Ask the Sentinels in a thread; tasks that want to know at the same time share the answer."""
-        if self._asked is None:
-            loop = asyncio.get_running_loop()
-            self._asked = loop.run_in_executor(None, self._pool.get_master_address)
-            self._asked.add_done_callback(self._forget_answer)
+        if self._asked is None or self._asked.done():
+            self._asked = asyncio.get_running_loop().run_in_executor(None, self._pool.get_master_address)
         return await asyncio.shield(self._asked)
-
-    def _forget_answer(self, asked: asyncio.Future[Any]) -> None:
-        self._asked = None
-        if not asked.cancelled():
-            asked.exception()  # the tasks may be gone by now
 
     def idle_subscription(self, owner: str) -> AsyncSubscription | None:
         if self._reader is None or self._reader.is_closed:
@@ -236,7 +228,7 @@ class AsyncSubscription(protocol.Subscription):
 
     def __init__(self, reader: PubSubReader, owner: str) -> None:
         self.reader, self.owner = reader, owner
-        self.channel, self.transport = reader.channel, reader.transport
+        self.channel, self.server = reader.channel, reader.server
         self._messages: asyncio.Queue[protocol.Message] = asyncio.Queue()
         self.put = self._messages.put_nowait
 
@@ -278,8 +270,8 @@ class Listened(NamedTuple):
 class PubSubReader:
     """A subscribed socket and the task that reads it for the tasks that wait."""
 
-    def __init__(self, transport: AsyncTransport, connection: AsyncConnection) -> None:
-        self.transport, self.connection = transport, connection
+    def __init__(self, server: AsyncServer, connection: AsyncConnection) -> None:
+        self.server, self.connection = server, connection
         self.channel = protocol.own_channel()
         self.listened: dict[str, Listened] = {}
         self.is_closed = False
@@ -290,14 +282,12 @@ class PubSubReader:
         """Connect and subscribe to the channel of this loop."""
         try:
             await self.connection.connect()
-            await in_time(self._subscribe(), DEFAULT_TIMEOUT)
+            await self.connection.send("SUBSCRIBE", self.channel)
+            confirmed = self.connection.connection.read_response(disable_decoding=True, push_request=True)
+            await in_time(confirmed, DEFAULT_TIMEOUT)
         except BaseException:
             self.close()
             raise
-
-    async def _subscribe(self) -> None:
-        await self.connection.send("SUBSCRIBE", self.channel)
-        await self.connection.connection.read_response(disable_decoding=True, push_request=True)
 
     def subscription(self, owner: str) -> AsyncSubscription:
         """Return `owner`'s share; what is published before it reads lies in the socket."""
@@ -320,7 +310,7 @@ class PubSubReader:
         answer, tasks = self.listened[channel]
         tasks.add(subscription)
         try:
-            for verb in self.transport.verbs if is_first else ():
+            for verb in self.server.verbs if is_first else ():
                 await self.connection.send(verb, channel)
             await asyncio.shield(answer)
         except ResponseError:  # refused: the next to ask may be allowed to
@@ -337,7 +327,7 @@ class PubSubReader:
             if was_alone and not self.is_closed:
                 self.listened.pop(channel, None)
                 with contextlib.suppress(*UNREACHABLE):
-                    for verb in self.transport.verbs:
+                    for verb in self.server.verbs:
                         await self.connection.send(OPPOSITES[verb], channel)
         if not self._subscriptions and self._task is not None:
             task, self._task = self._task, None
@@ -352,7 +342,7 @@ class PubSubReader:
                         disable_decoding=True, timeout=math.inf, disconnect_on_error=False, push_request=True
                     )
                 except ResponseError as error:
-                    self._answer(None if self.transport.is_too_old(error) else error)
+                    self._answer(None if self.server.is_too_old(error) else error)
                 else:
                     self._dispatch(*message)
         except (RedisError, OSError):
@@ -377,7 +367,7 @@ class PubSubReader:
             subscription = self._subscriptions.get(payload.decode().split(" ", 1)[0])
             if subscription is not None:
                 subscription.put(message)
-        elif listened is not None and kind == self.transport.verbs[-1].lower().encode():
+        elif listened is not None and kind == self.server.verbs[-1].lower().encode():
             if not listened.answer.done():
                 listened.answer.set_result(None)
         elif listened is not None and kind in MESSAGES:
@@ -395,25 +385,6 @@ class PubSubReader:
             subscription.put(protocol.Message(b"", b""))
 
 
-async def arun(verb: Steps[T]) -> T:
-    """Carry out a verb in this task."""
-    try:
-        step = next(verb)
-        while True:
-            try:
-                method, arguments = step
-                result = await method(*arguments)
-            except BaseException as error:
-                step = verb.throw(error)
-            else:
-                step = verb.send(result)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    except BaseException:
-        verb.close()
-        raise
-
-
 class EventLoops:
     """The protocol of each event loop; its sockets are closed when the loop shuts down."""
 
@@ -423,7 +394,7 @@ class EventLoops:
             asyncio.AbstractEventLoop, tuple[protocol.Calls, AsyncGenerator[None, None]]
         ]()
 
-    async def here(self) -> protocol.Calls:
+    def here(self) -> protocol.Calls:
         """Return the running loop's."""
         loop = asyncio.get_running_loop()
         if (kept := self.kept.get(loop)) is not None:
@@ -436,7 +407,7 @@ class EventLoops:
         guard = _until_shutdown(calls, weakref.ref(self))
         # A generator that is no longer referenced is closed at once, and its sockets with it.
         self.kept[loop] = calls, guard
-        await anext(guard)
+        run(guard.asend(None))  # as far as its `yield`
         return calls
 
 
@@ -447,28 +418,7 @@ async def _until_shutdown(
     try:
         yield
     finally:
-        for transport in calls.transports():
-            await transport.shutdown()
+        for server in calls.opened():
+            await server.shutdown()
         if (keeper := loops()) is not None:
             keeper.kept.pop(asyncio.get_running_loop(), None)  # its locks and futures would keep the loop
-
-
-class TaskWaiter(AsyncWaiter):
-    """A task that waits."""
-
-    def __init__(self, loops: EventLoops, make: Callable[[protocol.Calls], WaitSteps]) -> None:
-        self._loops, self._make = loops, make
-        self._wait_steps: WaitSteps | None = None
-
-    async def try_acquire(self, *, queue: bool) -> Outcome:
-        if self._wait_steps is None:
-            self._wait_steps = self._make(await self._loops.here())
-        return await arun(self._wait_steps.try_acquire(queue))
-
-    async def wait(self, timeout: float) -> Outcome:
-        assert self._wait_steps is not None
-        return await arun(self._wait_steps.wait(timeout))
-
-    async def leave(self) -> None:
-        if self._wait_steps is not None:
-            self.unsettled = not await arun(self._wait_steps.cancel())

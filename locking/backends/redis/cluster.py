@@ -18,7 +18,7 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from locking.backends.redis.async_transport import AsyncTransport, EventLoops
+from locking.backends.redis.async_transport import AsyncServer, EventLoops
 from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import (
     MOVING,
@@ -27,8 +27,7 @@ from locking.backends.redis.protocol import (
     NeverSent,
     ReplicaAck,
     Server,
-    Steps,
-    Transport,
+    Terms,
     translated,
 )
 from locking.backends.redis.scripts import Request, command
@@ -39,8 +38,7 @@ from locking.backends.redis.topology import (
     try_options,
     without_password,
 )
-from locking.backends.redis.transport import RedisClient
-from locking.backends.redis.transport import Transport as ThreadTransport
+from locking.backends.redis.transport import ThreadServer
 from locking.backends.redis.verbs import Servers
 from locking.conf import AliasSettings
 from locking.utils.clock import now
@@ -106,38 +104,31 @@ class Cluster(Calls):
 
     Args:
         slots: the map, which threads and event loops share.
-        transport_to: makes the connections to one server.
+        make: returns the server at an address.
     """
 
-    def __init__(
-        self,
-        slots: SlotMap,
-        transport_to: Callable[[Address], Transport],
-        alias: str,
-        index: Index,
-        replica_ack: ReplicaAck | None,
-    ) -> None:
-        super().__init__(alias, index, replica_ack, has_failover=True)
-        self._slots, self._transport_to = slots, transport_to
+    def __init__(self, terms: Terms, slots: SlotMap, make: Callable[[Address], Server]) -> None:
+        super().__init__(terms)
+        self._slots, self._make = slots, make
         self._servers: dict[Address, Server] = {}
-        self.sleep = self._server(slots.addresses()[0]).transport.sleep
+        self.sleep = self._server(slots.addresses()[0]).sleep
 
     def server_of(self, key: str | bytes) -> Server | None:
         owner = self._slots.owner[key_slot(key.encode() if isinstance(key, str) else key)]
         return None if owner is None else self._server(owner)
 
-    def servers(self) -> Steps[list[Server]]:
+    async def servers(self) -> list[Server]:
         if self._slots.owner[0] is None:
             try:
-                yield from self._refresh()
+                await self._refresh()
             except (RedisError, OSError) as error:
                 raise translated(error, self.alias) from error
         return [self._server(address) for address in self._slots.owners()]
 
-    def transports(self) -> list[Any]:
-        return [server.transport for server in list(self._servers.values())]  # others may add one meanwhile
+    def opened(self) -> list[Server]:
+        return list(self._servers.values())
 
-    def deliver(self, request: Request, replica_ack: ReplicaAck | None = None) -> Steps[Any]:
+    async def deliver(self, request: Request, replica_ack: ReplicaAck | None = None) -> Any:
         """See the base class: follow the cluster until it answers or the patience ends."""
         slot = key_slot(request.key)
         route = Route(slot, self._slots.owner[slot], now() + TIMEOUT)
@@ -146,19 +137,19 @@ class Cluster(Calls):
                 if route.address is None:
                     raise ClusterDownError(f"no server of the cluster owns the slot {slot}")
                 server = self._server(route.address)
-                reply = yield from server.deliver(request, replica_ack, asking=route.asking)
+                reply = await server.deliver(request, replica_ack, asking=route.asking)
                 return request.resent(reply) if route.was_sent else reply
             except (RedisError, OSError) as error:
                 route.was_sent |= isinstance(error, UNREACHABLE) and not isinstance(error, NeverSent)
                 try:
-                    pause = yield from self._redirected(route, error)
+                    pause = await self._redirected(route, error)
                 except NeverSent as unsent:
                     if route.was_sent:  # not this time, but before
                         raise RedisConnectionError(str(unsent)) from unsent
                     raise
-            yield self.sleep, (pause,)
+            await self.sleep(pause)
 
-    def _redirected(self, route: Route, error: RedisError | OSError) -> Steps[float]:
+    async def _redirected(self, route: Route, error: RedisError | OSError) -> float:
         """Return the pause before the next try at `route.address`; raise when there shall be none.
 
         A dead server without a successor is given up at once.
@@ -176,7 +167,7 @@ class Cluster(Calls):
         if not isinstance(error, (*MOVING, *UNREACHABLE)):
             raise error
         if not isinstance(error, TryAgainError):
-            yield from self._refresh(last=route.address)
+            await self._refresh(last=route.address)
         before, route.address, route.asking = route.address, self._slots.owner[route.slot], False
         if isinstance(error, MOVING) or route.address is None:
             return PAUSE
@@ -184,14 +175,15 @@ class Cluster(Calls):
             raise error
         return 0.0
 
-    def _refresh(self, last: Address | None = None) -> Steps[None]:
+    async def _refresh(self, last: Address | None = None) -> None:
         """Ask any server for the map, the one that just failed last of all."""
         problem: Exception | None = None
         for address in sorted(self._slots.addresses(), key=lambda address: address == last):
             try:
-                reply = yield from self._server(address).deliver(command("CLUSTER", "SLOTS"))
+                reply = await self._server(address).deliver(command("CLUSTER", "SLOTS"))
                 if reply:  # a node that was taken out of the cluster knows of no slot, and isn't believed
-                    return self._slots.learn(reply, address)
+                    self._slots.learn(reply, address)
+                    return
             except (RedisError, OSError) as error:
                 problem = error
         if problem is not None:
@@ -201,8 +193,7 @@ class Cluster(Calls):
 
     def _server(self, address: Address) -> Server:
         if (server := self._servers.get(address)) is None:
-            made = Server(self._transport_to(address), self.alias, self.index)
-            server = self._servers.setdefault(address, made)
+            server = self._servers.setdefault(address, self._make(address))
         return server
 
 
@@ -225,15 +216,16 @@ def _cluster(settings: AliasSettings, seeds: Sequence[Address], options: Mapping
     ack = ack_of(settings, default="auto")
     try_options(settings, options.get("connection_class", Connection), options)
     index, slots = Index(settings.key_prefix, clustered=True), SlotMap(seeds)
+    terms = Terms(settings.alias, index, ack, has_failover=True)
 
     @cache
     def pool(address: Address) -> ConnectionPool:
         return ConnectionPool(**{**options, **address._asdict()})
 
-    def cluster(kind: type[ThreadTransport | AsyncTransport]) -> Cluster:
-        return Cluster(slots, lambda address: kind(pool(address), LISTEN_BOTH), settings.alias, index, ack)
+    def cluster(kind: type[ThreadServer | AsyncServer]) -> Cluster:
+        return Cluster(terms, slots, lambda address: kind(terms, pool(address), LISTEN_BOTH))
 
-    return Servers(RedisClient(cluster(ThreadTransport)), EventLoops(partial(cluster, AsyncTransport)))
+    return Servers(cluster(ThreadServer), EventLoops(partial(cluster, AsyncServer)))
 
 
 def _seeds(settings: AliasSettings, urls: object) -> tuple[list[Address], dict[str, Any]]:
@@ -242,17 +234,13 @@ def _seeds(settings: AliasSettings, urls: object) -> tuple[list[Address], dict[s
         raise bad_location(settings, f"must be a URL, or a list of URLs of a cluster's nodes, not {urls!r}")
     try:
         parsed = [parse_url(url) for url in urls]
+        for url, options in zip(urls, parsed, strict=True):
+            if "path" in options:
+                raise ValueError(f"{url!r} is a socket file; a cluster's nodes find each other by host")
+            if options.pop("db", 0):
+                raise ValueError(f"{without_password(url)!r} names a database; a cluster has only one")
     except ValueError as error:
         raise bad_location(settings, str(error)) from error
-    for url, options in zip(urls, parsed, strict=True):
-        if "path" in options:
-            raise bad_location(
-                settings, f"{url!r} is a socket file; a cluster's nodes find each other by host"
-            )
-        if options.pop("db", 0):
-            raise bad_location(
-                settings, f"{without_password(url)!r} names a database; a cluster has only one"
-            )
     seeds = [Address(each.get("host", "localhost"), each.get("port", 6379)) for each in parsed]
     return seeds, {**parsed[0], **connection_options(settings)}
 

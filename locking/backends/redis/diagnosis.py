@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import Any, Final, Literal
 
 from django.core.checks import CheckMessage, Error, Warning
 
 from locking.backends.base import BaseLockBackend, Finding, finding_of
 from locking.backends.capabilities import Kinds, backend_of
-from locking.backends.redis.protocol import ReplicaAck
+from locking.backends.redis.protocol import ReplicaAck, Server
 from locking.backends.redis.scripts import command
-from locking.backends.redis.transport import RedisClient
-from locking.backends.redis.verbs import escaped, scan
+from locking.backends.redis.transport import run
+from locking.backends.redis.verbs import escaped, pairs_of
 from locking.exceptions import BackendError, BackendUnavailable
 
 FLOOR: Final = (6, 2)
@@ -27,18 +26,14 @@ CLOCKS_APART: Final = 1.0
 NEARLY_FULL: Final = 0.9
 """Share of maxmemory; at the whole a server that evicts nothing refuses every acquisition."""
 
-LOOKED_AT: Final = 20_000
-"""Keys of a server among which counters are looked for, a stretch at a time."""
+SCANNED: Final = 1000
+"""Keys of a server that one request passes."""
 
-STRETCH: Final = 1000
+LOOKED_AT: Final = 20_000
+"""Keys of a server among which counters, or keys of another use, are looked for."""
 
 MANY: Final = 10_000
 """Counters without a ttl that are worth a word."""
-
-COUNTERS: Final = "redisson_lock_token:*"
-
-MOST_SCANS: Final = 20
-"""Requests to a server, each of which passes a thousand of its keys."""
 
 MOST_OTHERS: Final = 1000
 """Keys under the prefix that are looked at, each by a request."""
@@ -54,51 +49,37 @@ def parse_info(reply: Any) -> dict[str, str]:
 
 def judge(info: Mapping[str, str], alias: str) -> list[CheckMessage]:
     """Return what is wrong with the server of `alias`, by its INFO."""
-    return [*_judge_version(info, alias), *_judge_eviction(info, alias)]
-
-
-def _judge_version(info: Mapping[str, str], alias: str) -> Iterator[CheckMessage]:
-    version = info.get("redis_version", "0")
+    wrong = list[CheckMessage]()
+    version, policy = info.get("redis_version", "0"), info.get("maxmemory_policy", "noeviction")
     if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < FLOOR:
-        yield Error(
+        error = Error(
             f"The Redis server of LOCKING[{alias!r}] has version {version}, older than 6.2.",
             hint="Upgrade the server: the lock scripts use commands that it doesn't have.",
             id="locking.E102",
         )
-
-
-def _judge_eviction(info: Mapping[str, str], alias: str) -> Iterator[CheckMessage]:
-    policy = info.get("maxmemory_policy", "noeviction")
+        wrong.append(error)
     if policy != "noeviction":
-        yield Warning(
+        warning = Warning(
             f"The Redis server of LOCKING[{alias!r}] may evict locks: its maxmemory-policy is {policy}.",
             hint="Set maxmemory-policy to noeviction, or give the locks a server of their own (LOCATION).",
             id="locking.W101",
         )
+        wrong.append(warning)
+    return wrong
 
 
-def diagnose_server(client: RedisClient, alias: str, copies: ReplicaAck | None) -> list[Finding]:
+def diagnose_server(server: Server) -> list[Finding]:
     """Return what one server shows; BackendUnavailable where it doesn't answer."""
-
-    def by_info() -> Iterator[Finding]:
-        info = parse_info(client.command("INFO"))
-        yield _checked("version", _judge_version(info, alias), f"Redis {info.get('redis_version', '?')}")
-        yield _checked("eviction", _judge_eviction(info, alias), "maxmemory-policy noeviction")
-        yield _memory(info)
-        yield from _persistence(info)
-        yield judge_replication(info, copies, _min_replicas(client, copies))
-        yield _clock(client)
-
     return [
-        *permitted(by_info, "INFO and TIME"),
-        *permitted(lambda: [_counters(client)], "SCAN, DBSIZE and TTL"),
+        *permitted(_by_info(server), "INFO and TIME"),
+        *permitted(_counters(server), "SCAN, DBSIZE and TTL"),
     ]
 
 
-def permitted(look: Callable[[], Iterable[Finding]], needed: str) -> list[Finding]:
-    """Return the findings of `look`, or a message that this user lacks the right."""
+def permitted(findings: Iterable[Finding], needed: str) -> list[Finding]:
+    """Return the findings, each made when it is asked for, or a message that this user lacks the right."""
     try:
-        return list(look())
+        return list(findings)
     except BackendUnavailable:
         raise
     except BackendError as error:
@@ -106,8 +87,15 @@ def permitted(look: Callable[[], Iterable[Finding]], needed: str) -> list[Findin
         return [Finding("permissions", "unknown", str(error), hint)]
 
 
-def _checked(subject: str, messages: Iterable[CheckMessage], well: str) -> Finding:
-    return next((finding_of(message) for message in messages), Finding(subject, "ok", well))
+def _by_info(server: Server) -> Iterator[Finding]:
+    info = parse_info(run(server.command("INFO")))
+    wrong = {message.id: finding_of(message) for message in judge(info, server.alias)}
+    yield wrong.get("locking.E102") or Finding("version", "ok", f"Redis {info.get('redis_version', '?')}")
+    yield wrong.get("locking.W101") or Finding("eviction", "ok", "maxmemory-policy noeviction")
+    yield _memory(info)
+    yield from _persistence(info)
+    yield judge_replication(info, server.replica_ack, _min_replicas(server))
+    yield _clock(server)
 
 
 def _memory(info: Mapping[str, str]) -> Finding:
@@ -176,23 +164,22 @@ def judge_replication(
     return Finding("replication", verdict, text, hint)
 
 
-def _min_replicas(client: RedisClient, copies: ReplicaAck | None) -> int | None:
+def _min_replicas(server: Server) -> int | None:
     """Return what the server asks for before a write, None where it doesn't matter or can't be read."""
-    if copies is None:
+    if server.replica_ack is None:
         return None
     try:
-        found = client.command("CONFIG", "GET", "min-replicas-*")
+        found = pairs_of(run(server.command("CONFIG", "GET", "min-replicas-*")))
     except BackendUnavailable:
         raise
     except BackendError:
         return None
-    pairs = found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
-    return min(map(int, pairs.values()), default=None)  # either one as 0 turns both off
+    return min((int(value) for _, value in found), default=None)  # either one as 0 turns both off
 
 
-def _clock(client: RedisClient) -> Finding:
+def _clock(server: Server) -> Finding:
     asked = time.time()  # noqa: TID251 shown
-    seconds, micros = client.command("TIME")
+    seconds, micros = run(server.command("TIME"))
     answered = time.time()  # noqa: TID251 shown
     ahead = int(seconds) + int(micros) / 1_000_000 - (asked + answered) / 2
     text = f"the server's clock is {ahead:+.3f} s from this machine's (± {(answered - asked) / 2:.3f} s)"
@@ -202,20 +189,29 @@ def _clock(client: RedisClient) -> Finding:
     return Finding("clock", "warning", text, hint)
 
 
-def _counters(client: RedisClient) -> Finding:
+def _scan(server: Server, pattern: str) -> Iterator[list[bytes]]:
+    """Yield the keys that match a pattern, of a thousand at a time and `LOOKED_AT` in all."""
+    cursor = b"0"
+    for _ in range(0, LOOKED_AT, SCANNED):
+        cursor, found = run(server.command("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED))
+        yield found
+        if cursor == b"0":
+            return
+
+
+def _counters(server: Server) -> Iterator[Finding]:
     """Count the fencing counters that stay forever: one for each name that was ever fenced."""
-    endless, looked_at, cursor = 0, 0, b"0"
-    while looked_at < LOOKED_AT and (cursor != b"0" or not looked_at):
-        cursor, keys = client.command("SCAN", cursor, "MATCH", COUNTERS, "COUNT", STRETCH)
-        lefts = client.call_many([command("TTL", key) for key in keys])
-        endless, looked_at = endless + lefts.count(-1), looked_at + STRETCH
-    number, text = endless, f"{endless} without a ttl"
-    if cursor != b"0":  # SCAN goes through them in no order
-        number = endless * int(client.command("DBSIZE")) // looked_at
-        text = f"about {number} ({endless} among {looked_at} keys) without a ttl"
+    pages = _scan(server, "redisson_lock_token:*")
+    endless = [run(server.call_many([command("TTL", key) for key in keys])).count(-1) for keys in pages]
+    number, looked_at = sum(endless), len(endless) * SCANNED
+    text = f"{number} without a ttl"
+    if looked_at >= LOOKED_AT:  # SCAN goes through them in no order
+        number = sum(endless) * int(run(server.command("DBSIZE"))) // looked_at
+        text = f"about {number} ({sum(endless)} among {looked_at} keys) without a ttl"
     if number < MANY:
-        return Finding("token counters", "ok", text)
-    return Finding(
+        yield Finding("token counters", "ok", text)
+        return
+    yield Finding(
         "token counters",
         "warning",
         f"{text}: every name that was locked with fenced=True, or by Redisson's fenced lock, keeps one for"
@@ -225,36 +221,27 @@ def _counters(client: RedisClient) -> Finding:
     )
 
 
-def named(server: str, findings: list[Finding]) -> list[Finding]:
-    """Say of which server of several these are."""
-    return [replace(finding, subject=f"{finding.subject} ({server})") for finding in findings]
+def find_other_keys(backend: Kinds, servers: Iterable[Server]) -> Iterator[Finding]:
+    """Look for keys under the alias's KEY_PREFIX that are no locks: acquiring such a name is an error.
 
-
-# keys that begin like a lock's but are none: acquiring such a name is an error
-
-
-def find_other_keys(backend: Kinds, servers: Iterable[RedisClient]) -> list[Finding]:
-    """Look for other keys under the alias's KEY_PREFIX; without one, every key of the server would be such.
+    Without a prefix every key of the server would be such.
 
     Raises:
         BackendError: a server does not answer, or this user may not look.
     """
     prefix = backend.settings.key_prefix
     if not prefix:
-        return []
-    keys = list(islice((key for server in servers for key in _keys_under(server, prefix)), MOST_OTHERS))
+        return
+    pages = chain.from_iterable(_scan(server, f"{escaped(prefix)}*") for server in servers)
+    keys = [key.decode(errors="replace") for key in islice(chain.from_iterable(pages), MOST_OTHERS)]
     kinds = [backend, *(backend_of(backend, kind) for kind in backend.kinds & {"semaphore"})]
     others = [key for key in keys if all(_is_refused(kind, key) for kind in kinds)]
     if not others:
-        return [Finding("other keys", "ok", f"none of {len(keys)} keys under {prefix!r} is of another use")]
+        yield Finding("other keys", "ok", f"none of {len(keys)} keys under {prefix!r} is of another use")
+        return
     some = ", ".join(others[:SHOWN]) + (" …" if len(others) > SHOWN else "")
     text = f"{len(others)} of {len(keys)} keys under {prefix!r} are no locks and can't be acquired: {some}"
-    return [Finding("other keys", "warning", text, "Delete them, or give the locks another KEY_PREFIX.")]
-
-
-def _keys_under(server: RedisClient, prefix: str) -> Iterator[str]:
-    for keys in islice(scan(server, f"{escaped(prefix)}*"), MOST_SCANS):
-        yield from (key.decode(errors="replace") for key in keys)
+    yield Finding("other keys", "warning", text, "Delete them, or give the locks another KEY_PREFIX.")
 
 
 def _is_refused(kind: BaseLockBackend, key: str) -> bool:

@@ -112,12 +112,11 @@ class Kind:
         """Return the request that a waiter sends who gives up, if there is a queue to leave."""
         return None
 
-    def look(self, key: str, owner: str, member: bytes) -> Request:
+    def look(self, entry: Entry) -> Request:
         """Return the request that checks an entry of the index, or removes it."""
-        given = self._listing_arguments(key, owner)
-        return self._call(
-            self.LIST, self._keys(self.LISTED_KEYS, key, owner), member, self._channel(key), *given
-        )
+        key, owner = entry.key.decode(), entry.owner.decode()
+        given = entry.member, self._channel(key), *self._listing_arguments(key, owner)
+        return self._call(self.LIST, self._keys(self.LISTED_KEYS, key, owner), *given)
 
     def _listing_arguments(self, key: str, owner: str) -> tuple[bytes, ...]:
         return owner.encode(), braced_key(key.encode())
@@ -148,7 +147,7 @@ class Ordinary(Kind):
     FOREIGN = "hash", "%s*"
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
-        """See the base class; a place in the queue takes more, see `waiter.QueueWaitSteps`."""
+        """See the base class; a place in the queue takes more, see `waiter.HandoffWaiter`."""
         return acquire_request(key, owner, ttl, keep=keep, entry=b"", index=self.index)
 
     def extend(self, key: str, owner: str, ttl: float, *, exactly: bool = False) -> Request:
@@ -173,11 +172,6 @@ class Ordinary(Kind):
 
     def _listing_arguments(self, key: str, owner: str) -> tuple[bytes, ...]:
         return (fair_queue(key.encode()),)
-
-
-def kind_named(name: str, index: Index, **options: int) -> Kind:
-    """Return the kind called `name`, whose holds are listed in `index`."""
-    return NAMED[name](index, **options)
 
 
 class Entry(NamedTuple):

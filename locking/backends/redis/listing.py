@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from locking.backends.base import HEARTBEAT_TTL, Heartbeat, Held
 from locking.backends.capabilities import Counters, Heartbeats, Listing
-from locking.backends.redis.kinds import LETTERS, NAMED, Entry, Kind, is_hold, kind_named, read_entry
+from locking.backends.redis.kinds import LETTERS, NAMED, Entry, Kind, is_hold, read_entry
 from locking.backends.redis.scripts import INCR_COUNTERS, INDEX_SCAN, Request, command
-from locking.backends.redis.transport import RedisClient
-from locking.backends.redis.verbs import RedisVerbs, Servers, escaped
+from locking.backends.redis.transport import run
+from locking.backends.redis.verbs import RedisVerbs, Servers, escaped, pairs_of
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
 
@@ -69,7 +69,11 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
     def indexed(self, prefix: str, offset: int, limit: int) -> list[Held]:
         """Return a page of the live holds that are in the index, the oldest first."""
         for _ in range(READINGS):
-            holds = self._look_at(self._page(prefix, offset, limit))
+            if not self._key_prefix.startswith(prefix):
+                page = list(islice(self._matching(prefix.encode()), offset, offset + limit))
+            else:
+                page = self._read(offset, limit) if limit else []  # to `_read` 0 means all
+            holds = self._look_at(page)
             live = [hold for hold in holds if hold is not None]
             if len(live) == len(holds):
                 break
@@ -83,21 +87,11 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
 
     def count_held(self, *, prefix: str = "") -> int:
         """See the base class; what ended by itself and wasn't met since is counted too."""
-        if self._is_everything(prefix):
+        if self._key_prefix.startswith(prefix):
             return sum(max(0, size - 1) for size in self._ask("ZCARD", *self._index.all()))  # without `~`
         return sum(1 for _ in self._matching(prefix.encode()))
 
     # reading the index
-
-    def _is_everything(self, prefix: str) -> bool:
-        return self._key_prefix.startswith(prefix)
-
-    def _page(self, prefix: str, offset: int, limit: int) -> list[Entry]:
-        if not limit:  # which would be everything to `_read`
-            return []
-        if self._is_everything(prefix):
-            return self._read(offset, limit)
-        return list(islice(self._matching(prefix.encode()), offset, offset + limit))
 
     def _matching(self, prefix: bytes) -> Iterator[Entry]:
         """Yield the entries whose key begins with `prefix`; on one server, the server looks for them."""
@@ -108,7 +102,7 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
         looked_at = STRETCH
         while looked_at == STRETCH:
             request = INDEX_SCAN.call([index], start, start + STRETCH - 1, prefix)
-            looked_at, found = self._client.call(request)
+            looked_at, found = run(self.calls.call(request))
             yield from _entries(found)
             start += looked_at
 
@@ -130,55 +124,45 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
         return [index for index, size in zip(every, self._ask("ZCARD", *every), strict=True) if size > 1]
 
     def _ask(self, verb: str, *keys: bytes, arguments: Sequence[str | int] = ()) -> list[Any]:
-        return self._client.call_many([command(verb, key, *arguments) for key in keys])
+        return run(self.calls.call_many([command(verb, key, *arguments) for key in keys]))
 
     # looking at what is listed
 
     def _look_at(self, entries: Iterable[Entry]) -> list[Held | None]:
         """Return what is true of each entry; None = it was stale, and is out of the index now."""
-        known = [(each, each.key.decode(), each.owner.decode()) for each in entries]
-        replies = self._client.call_many(
-            [kind_named(each.kind, self._index).look(key, owner, each.member) for each, key, owner in known]
-        )
-        return [_as_held(each, reply) for (each, _, _), reply in zip(known, replies, strict=True)]
+        looked_at = list(entries)
+        requests = [NAMED[each.kind](self._index).look(each) for each in looked_at]
+        replies = run(self.calls.call_many(requests))
+        return [_as_held(each, reply) for each, reply in zip(looked_at, replies, strict=True)]
 
     # keeping it true
 
     def tidy(self) -> None:
         """Sweep, unless another process has done so within the last minute."""
-        if self._client.command("SET", f"holdfast_swept:{self._key_prefix}", 1, "NX", "EX", SWEEP_EVERY):
+        if run(self.calls.command("SET", f"holdfast_swept:{self._key_prefix}", 1, "NX", "EX", SWEEP_EVERY)):
             self.sweep()
 
     def sweep(self) -> None:
         """Take out stale entries, and put in locks of clients that don't list theirs."""
         for index in self._in_use():
-            self._sweep_one(index)
+            for _ in range(SWEEPS):
+                (sample,) = self._ask("ZRANDMEMBER", index, arguments=(SAMPLE,))
+                looked_at = self._look_at(read_entry(member, 0) for member in sample if is_hold(member))
+                if looked_at.count(None) <= MAX_STALE:
+                    break
+            self._ask("EXPIRE", index, arguments=(FORGOTTEN,))
         self._adopt(FAR)
-
-    def _sweep_one(self, index: bytes) -> None:
-        for _ in range(SWEEPS):
-            (sample,) = self._ask("ZRANDMEMBER", index, arguments=(SAMPLE,))
-            looked_at = self._look_at(read_entry(member, 0) for member in sample if is_hold(member))
-            if looked_at.count(None) <= MAX_STALE:
-                break
-        self._ask("EXPIRE", index, arguments=(FORGOTTEN,))
 
     def _adopt(self, count: int) -> None:
         """Look on through the next `count` keys of each server for what Redisson's clients hold."""
-        prefix = self._key_prefix.encode()
-        for place, server in enumerate(self._client.servers()):
-            for kind in [kind_named(name, self._index) for name in NAMED if NAMED[name].FOREIGN[0]]:
-                found = self._look_on(place, server, count, *kind.FOREIGN)
-                requests = [request for key in found for request in kind.adopt(key, prefix)]
-                self._client.call_many(requests)
-
-    def _look_on(self, place: int, server: RedisClient, count: int, sort: str, pattern: str) -> list[bytes]:
-        """Return those of a server's next `count` keys that are of this sort and match."""
-        cursor = self._cursors.get((place, sort), b"0")
-        pattern = pattern.replace("%s", escaped(self._key_prefix))
-        cursor, keys = server.command("SCAN", cursor, "MATCH", pattern, "COUNT", count, "TYPE", sort)
-        self._cursors[place, sort] = cursor
-        return list(keys)
+        prefix, pattern = self._key_prefix.encode(), escaped(self._key_prefix)
+        for place, server in enumerate(run(self.calls.servers())):
+            for kind in [kind(self._index) for kind in NAMED.values() if kind.FOREIGN[0]]:
+                sort, foreign = kind.FOREIGN
+                matching = "MATCH", foreign.replace("%s", pattern), "COUNT", count, "TYPE", sort
+                cursor = self._cursors.get((place, sort), b"0")
+                self._cursors[place, sort], found = run(server.command("SCAN", cursor, *matching))
+                run(self.calls.call_many([request for key in found for request in kind.adopt(key, prefix)]))
 
     # processes:
     # holdfast_presence:<KEY_PREFIX><client id>   JSON; its ttl tells how long ago the last sign of life was
@@ -199,19 +183,19 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
                 requests.append(command("ZADD", listed, 0, client))
         for client in forget:
             requests += [command("DEL", self._record("presence", client)), command("ZREM", listed, client)]
-        self._client.call_many(requests)
+        run(self.calls.call_many(requests))
 
     def processes(self) -> dict[str, Heartbeat]:
         """See the base class; takes those that have ended by themselves off the list."""
         listed = self._record("presence")
-        clients = [member.decode() for member in self._client.command("ZRANGE", listed, 0, -1)]
+        clients = [member.decode() for member in run(self.calls.command("ZRANGE", listed, 0, -1))]
         found = self.heartbeats(clients)
-        self._client.call_many([command("ZREM", listed, each) for each in clients if each not in found])
+        run(self.calls.call_many([command("ZREM", listed, each) for each in clients if each not in found]))
         return found
 
     def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
         keys = [self._record("presence", client) for client in clients]
-        replies = self._client.call_many([command(verb, key) for verb in ("GET", "PTTL") for key in keys])
+        replies = run(self.calls.call_many([command(verb, key) for verb in ("GET", "PTTL") for key in keys]))
         answers = zip(clients, replies[: len(keys)], replies[len(keys) :], strict=True)
         return {
             client: Heartbeat(text.decode(), HEARTBEAT_TTL - left / 1000)
@@ -221,25 +205,18 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
 
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
         pairs = [part for name, more in figures.items() for part in (name.encode(), more)]
-        self._client.call(INCR_COUNTERS.call([self._record("figures", minute)], *pairs))
+        run(self.calls.call(INCR_COUNTERS.call([self._record("figures", minute)], *pairs)))
 
     def figures_by_minute(self, minutes: Sequence[int]) -> list[dict[str, int]]:
         keys = [self._record("figures", minute) for minute in minutes]
-        replies = self._client.call_many([command("HGETALL", key) for key in keys])
-        return [{name.decode(): int(value) for name, value in _pairs(reply)} for reply in replies]
-
-
-def _pairs(reply: Any) -> list[tuple[bytes, bytes]]:
-    """Return a hash as pairs: a dict in RESP3, a flat list in RESP2."""
-    if isinstance(reply, dict):
-        return list(reply.items())
-    return list(zip(reply[::2], reply[1::2], strict=True))
+        replies = run(self.calls.call_many([command("HGETALL", key) for key in keys]))
+        return [{name.decode(): int(value) for name, value in pairs_of(reply)} for reply in replies]
 
 
 def _entries(pairs: list[Any]) -> list[Entry]:
     """Read an answer with scores: pairs in RESP3, a flat list in RESP2."""
     if not (pairs and isinstance(pairs[0], list)):
-        pairs = _pairs(pairs)
+        pairs = pairs_of(pairs)
     return [read_entry(member, float(score)) for member, score in pairs if is_hold(member)]
 
 

@@ -18,9 +18,9 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from locking.backends.redis.backend import RedisBackend
 from locking.backends.redis.diagnosis import parse_info
-from locking.backends.redis.protocol import taken_from
+from locking.backends.redis.protocol import Terms, taken_from
 from locking.backends.redis.scripts import Request, command
-from locking.backends.redis.transport import ThreadConnection, Transport, closed_on_failure
+from locking.backends.redis.transport import ThreadConnection, ThreadServer, closed_on_failure, run
 from locking.conf import AliasSettings
 from locking.utils.clock import now
 
@@ -30,7 +30,7 @@ LEFT_ALONE: Final = 1.0
 SETTLING: Final = 0.1
 """Seconds after which a server that answers again has processed what it had received before."""
 
-MOST_DEBTS: Final = 10_000
+MOST_PENDING: Final = 10_000
 
 
 class Silence(NamedTuple):
@@ -39,7 +39,7 @@ class Silence(NamedTuple):
     reason: str
 
 
-class Debt(NamedTuple):
+class PendingUndo(NamedTuple):
     """A pending undo: sent twice once the server answers, for it handles old requests in any order."""
 
     request: Request
@@ -47,7 +47,7 @@ class Debt(NamedTuple):
     last: bool
 
 
-class Asked(NamedTuple):
+class Sent(NamedTuple):
     """A request on its way."""
 
     connection: ThreadConnection
@@ -60,27 +60,29 @@ class Node:
     def __init__(self, settings: AliasSettings, url: str, timeout: float, restart_delay: float) -> None:
         options = {**settings.options, "socket_timeout": timeout, "socket_connect_timeout": timeout}
         self.backend = RedisBackend(replace(settings, location=url, cache=None, options=options))
-        self.transport = Transport(self.backend.calls.transports()[0].pool)
+        asked_alone = self.backend.calls
+        assert isinstance(asked_alone, ThreadServer)
+        self.server = ThreadServer(Terms(settings.alias, asked_alone.index), asked_alone.pool)
         self._timeout, self._restart_delay = timeout, restart_delay
-        self._debts: deque[Debt] = deque(maxlen=MOST_DEBTS)
+        self._pending: deque[PendingUndo] = deque(maxlen=MOST_PENDING)
         self._silent_until = 0.0
         self._why = ""
 
-    def send(self, request: Request) -> Asked | Silence:
+    def send(self, request: Request) -> Sent | Silence:
         """Send the request, unless the server was silent a moment ago."""
         if now() < self._silent_until:
             return Silence(self._why)
         try:
-            idle = taken_from(self.transport.idle)
-            connection = idle or self._opened(self.transport.make())
+            idle = taken_from(self.server.idle)
+            connection = idle or self._opened(self.server.make())
             with closed_on_failure(connection):
-                self._pay(connection)
+                self._undo_pending(connection)
                 connection.send(request.by_digest)
         except (RedisError, OSError) as error:
             return self._fell_silent(error)
-        return Asked(connection, fresh=idle is None)
+        return Sent(connection, fresh=idle is None)
 
-    def read(self, asked: Asked | Silence, request: Request, deadline: float) -> Any:
+    def read(self, asked: Sent | Silence, request: Request, deadline: float) -> Any:
         """Return the reply, or Silence; `deadline` is shared by all servers."""
         if isinstance(asked, Silence):
             return asked
@@ -89,10 +91,10 @@ class Node:
                 reply = self._read(asked, request, deadline)
         except (RedisError, OSError) as error:
             return self._fell_silent(error)
-        self.transport.idle.append(asked.connection)
+        self.server.idle.append(asked.connection)
         return reply
 
-    def _read(self, asked: Asked, request: Request, deadline: float) -> Any:
+    def _read(self, asked: Sent, request: Request, deadline: float) -> Any:
         connection = asked.connection
         try:
             return _reply(connection, deadline)
@@ -107,21 +109,21 @@ class Node:
             return request.settled(_reply(connection, deadline))
 
     def _opened(self, connection: ThreadConnection) -> ThreadConnection:
-        """Connect; no connection outlives a restart of its server, so this is where one shows."""
-        with closed_on_failure(connection):
-            connection.connect()
-            if self._restart_delay:
-                self._refuse_newcomers(connection)
-        return connection
+        """Connect; no connection outlives a restart of its server, so this is where one shows.
 
-    def _refuse_newcomers(self, connection: ThreadConnection) -> None:
-        """Have a server that restarted stay out of it until every lock that it forgot has ended."""
-        info = parse_info(connection.exchange(command("INFO", "server").by_digest, None))
-        up = float(info["uptime_in_seconds"])
-        if up < self._restart_delay:
-            raise RedisConnectionError(
-                f"it started {up:g} s ago and abstains for {self._restart_delay:g} s, having forgotten locks"
-            )
+        A server that restarted abstains until every lock that it forgot has ended.
+        """
+        with closed_on_failure(connection):
+            run(connection.connect())
+            if self._restart_delay:
+                info = parse_info(run(connection.exchange(command("INFO", "server").by_digest, None)))
+                up = float(info["uptime_in_seconds"])
+                if up < self._restart_delay:
+                    raise RedisConnectionError(
+                        f"it started {up:g} s ago and abstains for {self._restart_delay:g} s, having"
+                        " forgotten locks"
+                    )
+        return connection
 
     def _fell_silent(self, error: Exception) -> Silence:
         self._why = f"{type(error).__name__}: {error}"
@@ -131,40 +133,40 @@ class Node:
 
     # what is to be undone
 
-    def owe(self, request: Request) -> None:
+    def undo_later(self, request: Request) -> None:
         """Undo something as soon as the server speaks again."""
-        self._debts.append(Debt(request, 0.0, last=False))
+        self._pending.append(PendingUndo(request, 0.0, last=False))
 
     def cancel(self, request: Request) -> None:
         """Undo this no more."""
-        for debt in [debt for debt in list(self._debts) if debt.request == request]:
+        for undo in [undo for undo in list(self._pending) if undo.request == request]:
             with suppress(ValueError):  # another thread has just taken it
-                self._debts.remove(debt)
+                self._pending.remove(undo)
 
-    def _pay(self, connection: ThreadConnection) -> None:
-        for _ in range(len(self._debts)):
+    def _undo_pending(self, connection: ThreadConnection) -> None:
+        for _ in range(len(self._pending)):
             try:
-                debt = self._debts.popleft()
+                undo = self._pending.popleft()
             except IndexError:
                 return
-            if now() < debt.due:
-                self._debts.append(debt)
+            if now() < undo.due:
+                self._pending.append(undo)
                 continue
             try:
-                connection.send(debt.request.by_source)
+                connection.send(undo.request.by_source)
                 connection.receive(self._timeout, pushed=False)
             except ResponseError:  # an answer about this key, and none about what is asked next
-                self._debts.append(debt._replace(due=now() + LEFT_ALONE))
+                self._pending.append(undo._replace(due=now() + LEFT_ALONE))
                 continue
             except BaseException:
-                self._debts.append(debt)
+                self._pending.append(undo)
                 raise
-            if not debt.last:
-                self._debts.append(Debt(debt.request, now() + SETTLING, last=True))
+            if not undo.last:
+                self._pending.append(PendingUndo(undo.request, now() + SETTLING, last=True))
 
     def close(self) -> None:
         """Close the idle sockets."""
-        self.transport.shutdown()
+        run(self.server.shutdown())
         self.backend.close()
 
 
@@ -174,7 +176,7 @@ def _reply(connection: ThreadConnection, deadline: float) -> Any:
 
 def ask_all(nodes: Sequence[Node], request: Request, timeout: float) -> list[Any]:
     """Return the reply of every node, or its Silence, after at most `timeout` seconds for all of them."""
-    asked: deque[Asked | Silence] = deque()
+    asked: deque[Sent | Silence] = deque()
     try:
         for node in nodes:
             asked.append(node.send(request))
@@ -182,5 +184,5 @@ def ask_all(nodes: Sequence[Node], request: Request, timeout: float) -> list[Any
         return [node.read(asked.popleft(), request, deadline) for node in nodes]
     finally:
         for each in asked:  # interrupted: their answers would be taken for those to other requests
-            if isinstance(each, Asked):
+            if isinstance(each, Sent):
                 each.connection.disconnect()

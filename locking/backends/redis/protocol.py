@@ -1,8 +1,8 @@
-"""The conversation with Redis, without any I/O: every verb is a generator.
+"""The conversation with Redis, without any I/O: every verb is a coroutine, for event loops and for threads.
 
-A verb yields its next step, a method with its arguments, and is sent what came of it; an error is thrown
-into it. `transport.run` calls the method on a thread, `async_transport.arun` awaits it in an event loop. What
-holds for every socket is therefore here, once:
+It awaits methods of connections, subscriptions and servers. Those of `async_transport` await their
+sockets. Those of `transport` block: there a verb never suspends, and `transport.run` carries it out on a
+thread, without a loop. What holds for every socket is therefore here, once:
 
 - a connection is used again only after a complete exchange; otherwise it is closed,
 - a lost reply is asked for once more, on a fresh connection: every script is safe to repeat,
@@ -15,10 +15,10 @@ import re
 import secrets
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple
 
 from redis.exceptions import (
     ClusterCrossSlotError,
@@ -38,8 +38,6 @@ from locking.backends.redis.index import Index
 from locking.backends.redis.scripts import Request, Resent, command, pack
 from locking.exceptions import BackendError, BackendUnavailable
 
-T = TypeVar("T")
-
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
 
 MOVING = (TryAgainError, ClusterDownError)
@@ -49,24 +47,15 @@ ASKING: Final = b"*1\r\n" + pack(b"ASKING")
 ROLE: Final = b"*1\r\n" + pack(b"ROLE")
 
 
-Step = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A method that does some I/O, and its arguments."""
-Steps = Generator[Step, Any, T]
-"""A verb that returns a T in the end."""
-
-
-# what does the I/O: its abstract methods are steps where they return Any
-
-
 class Connection(ABC):
     """A connection to one server."""
 
     @abstractmethod
-    def connect(self) -> Any:
+    async def connect(self) -> None:
         """Open it; a Sentinel's service is looked for here."""
 
     @abstractmethod
-    def exchange(self, packet: bytes, replies: int | None) -> Any:
+    async def exchange(self, packet: bytes, replies: int | None) -> Any:
         """Send `packet` and return its reply; an error is raised.
 
         With a number of `replies` return a list of them, in which an error stands in the place of its reply.
@@ -75,50 +64,6 @@ class Connection(ABC):
     @abstractmethod
     def disconnect(self) -> None:
         """Close it at once; it may be connected again."""
-
-
-class Transport(ABC):
-    """The connections to one server that the threads of a process, or the tasks of an event loop, share.
-
-    Args:
-        make: returns a new connection, not yet connected.
-        verbs: how to hear what Redisson's clients announce; a cluster has two ways.
-
-    Attributes:
-        idle: the connected ones, without an unread reply, that no request uses at the moment.
-    """
-
-    def __init__(self, make: Callable[[], Any], verbs: tuple[str, ...]) -> None:
-        self.make, self.verbs = make, verbs
-        self.idle: deque[Any] = deque()
-
-    @staticmethod
-    @abstractmethod
-    def sleep(seconds: float, /) -> Any:
-        """Do nothing for so many seconds."""
-
-    @abstractmethod
-    def idle_subscription(self, owner: str) -> Subscription | None:
-        """Return a subscription without any I/O, if there is one; it may have died unseen."""
-
-    @abstractmethod
-    def subscribe(self, owner: str) -> Any:
-        """Return a new `Subscription` of `owner`, on a new connection if need be."""
-
-    @abstractmethod
-    def shutdown(self) -> Any:
-        """Close what is idle; a connection that a request uses just now is closed after it."""
-
-    def close(self, connection: Connection) -> None:
-        """Close the connection instead of keeping it."""
-        connection.disconnect()
-
-    def is_too_old(self, error: ResponseError) -> bool:
-        """Whether a server without sharded channels, Redis 6, says so; it is asked for none from now on."""
-        if "unknown command" not in str(error):
-            return False
-        self.verbs = ("SUBSCRIBE",)
-        return True
 
 
 class Message(NamedTuple):
@@ -136,22 +81,22 @@ class Subscription(ABC):
     """
 
     channel: str
-    transport: Transport
+    server: Server
 
     @abstractmethod
     def hears(self, channel: str) -> bool:
         """Whether it also receives the messages of `channel`."""
 
     @abstractmethod
-    def listen(self, channel: str) -> Any:
+    async def listen(self, channel: str) -> None:
         """Receive the messages of `channel` as well, from before this returns."""
 
     @abstractmethod
-    def receive(self, timeout: float) -> Any:
-        """Return the next `Message`, or None after `timeout` seconds."""
+    async def receive(self, timeout: float) -> Message | None:
+        """Return the next message, or None after `timeout` seconds."""
 
     @abstractmethod
-    def give_back(self) -> Any:
+    async def give_back(self) -> None:
         """Keep it for the next waiter."""
 
     @abstractmethod
@@ -221,7 +166,7 @@ class ReplicaAck:
     replicas: int | Literal["auto"]
     timeout_ms: int
 
-    def confirm(self, connection: Connection, alias: str, *, is_new: bool) -> Steps[None]:
+    async def confirm(self, connection: Connection, alias: str, *, is_new: bool) -> None:
         """Wait for the replicas; on the connection that wrote, because WAIT counts what it has written.
 
         Raises:
@@ -229,11 +174,11 @@ class ReplicaAck:
         """
         wanted = self.replicas
         if wanted == "auto":
-            role = yield connection.exchange, (ROLE, None)
+            role = await connection.exchange(ROLE, None)
             wanted = 1 if role[0] == b"master" and role[2] else 0
         if not wanted:
             return
-        confirmed = yield connection.exchange, (command("WAIT", wanted, self.timeout_ms).by_digest, None)
+        confirmed = await connection.exchange(command("WAIT", wanted, self.timeout_ms).by_digest, None)
         if confirmed < wanted:
             error = NotReplicated(
                 f"{confirmed} of {wanted} replicas confirmed the lock on backend {alias!r} within"
@@ -244,27 +189,35 @@ class ReplicaAck:
             raise error
 
 
-class Calls(ABC):
-    """The requests of one alias, whether to one server or to a cluster.
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What all servers of an alias have in common.
 
     Attributes:
         alias: in `LOCKING`.
         index: where the servers list what is held.
-        replica_ack: what replicas must confirm.
+        replica_ack: what replicas must confirm, if anything.
         has_failover: another server takes over when one dies, so a waiter had better go on asking.
-        sleep: see `Transport.sleep`.
     """
 
-    sleep: Callable[[float], Any]
+    alias: str
+    index: Index
+    replica_ack: ReplicaAck | None = None
+    has_failover: bool = False
 
-    def __init__(
-        self, alias: str, index: Index, replica_ack: ReplicaAck | None, *, has_failover: bool
-    ) -> None:
-        self.alias, self.index = alias, index
-        self.replica_ack, self.has_failover = replica_ack, has_failover
+
+class Calls(ABC):
+    """The requests of one alias, whether to one server or to a cluster."""
+
+    sleep: Callable[[float], Awaitable[None]]
+    """Do nothing for so many seconds."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.alias, self.index = terms.alias, terms.index
+        self.replica_ack, self.has_failover = terms.replica_ack, terms.has_failover
 
     @abstractmethod
-    def deliver(self, request: Request, replica_ack: ReplicaAck | None = None) -> Steps[Any]:
+    async def deliver(self, request: Request, replica_ack: ReplicaAck | None = None) -> Any:
         """Return the reply of the server that has the key; errors are redis-py's."""
 
     @abstractmethod
@@ -272,158 +225,183 @@ class Calls(ABC):
         """Return the server that has `key`, as far as it is known."""
 
     @abstractmethod
-    def servers(self) -> Steps[list[Server]]:
+    async def servers(self) -> list[Server]:
         """Return each server that has keys."""
 
     @abstractmethod
-    def transports(self) -> list[Any]:
-        """Return the transport of every server that was asked so far."""
+    def opened(self) -> list[Server]:
+        """Return every server that was asked so far."""
 
-    def call(self, request: Request) -> Steps[Any]:
+    async def call(self, request: Request) -> Any:
         """Send a request and return the reply.
 
         Raises:
             BackendUnavailable: no reply; whether the script ran is unknown. BackendError: an error as reply.
         """
         try:
-            return (yield from self.deliver(request))
+            return await self.deliver(request)
         except (RedisError, OSError) as error:
             raise translated(error, self.alias) from error
 
-    def call_many(self, requests: Sequence[Request]) -> Steps[list[Any]]:
+    async def command(self, *parts: str | bytes | int) -> Any:
+        """`call` for an ordinary command; the second part is the key that tells where it goes."""
+        return await self.call(command(*parts))
+
+    async def call_many(self, requests: Sequence[Request]) -> list[Any]:
         """`call` for each; the first error is raised."""
-        replies = yield from self.call_each(requests)
+        replies = await self.call_each(requests)
         for reply in replies:
             if isinstance(reply, BackendError):
                 raise reply
         return replies
 
-    def call_each(self, requests: Sequence[Request]) -> Steps[list[Any]]:
+    async def call_each(self, requests: Sequence[Request]) -> list[Any]:
         """`call` for each, in one pipeline per server; an error stands in the place of its reply.
 
         What fails in a pipeline is sent once more, alone; a server that doesn't answer then is left alone.
         """
-        replies = (yield from self._pipelined(requests)) if len(requests) > 1 else {}
+        by_server: dict[Server, list[int]] = {}
+        for i, request in enumerate(requests if len(requests) > 1 else ()):
+            if (server := self.server_of(request.key)) is not None:
+                by_server.setdefault(server, []).append(i)
+        replies: list[Any] = [MISSING] * len(requests)
+        for server, numbers in by_server.items():
+            with suppress(*UNREACHABLE):
+                answers = await server.pipeline([requests[i] for i in numbers])
+                for i, answer in zip(numbers, answers, strict=True):
+                    replies[i] = answer
         silent: dict[Server | None, BackendError] = {}
         for i, request in enumerate(requests):
-            if isinstance(replies.get(i, MISSING), ResponseError):
+            if isinstance(replies[i], ResponseError):
                 try:
-                    known = silent.get(self.server_of(request.key))
-                    replies[i] = known or (yield from self.call(request))
+                    replies[i] = silent.get(self.server_of(request.key)) or await self.call(request)
                 except BackendError as error:
                     replies[i] = error
                     if isinstance(error.__cause__, UNREACHABLE):
                         silent[self.server_of(request.key)] = error
-        return [replies[i] for i in range(len(requests))]
-
-    def _pipelined(self, requests: Sequence[Request]) -> Steps[dict[int, Any]]:
-        """Return the replies by their number; those of a server that doesn't answer are missing."""
-        by_server: dict[Server, list[int]] = {}
-        for i, request in enumerate(requests):
-            if (server := self.server_of(request.key)) is not None:
-                by_server.setdefault(server, []).append(i)
-        replies: dict[int, Any] = {}
-        for server, numbers in by_server.items():
-            with suppress(*UNREACHABLE):
-                answers = yield from server.pipeline([requests[i] for i in numbers])
-                replies.update(zip(numbers, answers, strict=True))
         return replies
 
 
 class Server(Calls):
-    """Requests to one server, or to whichever is the master of a Sentinel's service."""
+    """One server, or whichever is the master of a Sentinel's service, and the connections to it.
 
-    def __init__(
-        self,
-        transport: Transport,
-        alias: str,
-        index: Index,
-        replica_ack: ReplicaAck | None = None,
-        *,
-        has_failover: bool = False,
-    ) -> None:
-        super().__init__(alias, index, replica_ack, has_failover=has_failover)
-        self.transport, self.sleep = transport, transport.sleep
+    They are shared by the threads of a process, or by the tasks of an event loop.
+
+    Args:
+        make: returns a new connection, not yet connected.
+        verbs: how to hear what Redisson's clients announce; a cluster has two ways.
+
+    Attributes:
+        idle: the connected ones, without an unread reply, that no request uses at the moment.
+    """
+
+    def __init__(self, terms: Terms, make: Callable[[], Any], verbs: tuple[str, ...]) -> None:
+        super().__init__(terms)
+        self.make, self.verbs = make, verbs
+        self.idle: deque[Any] = deque()
+
+    @abstractmethod
+    def idle_subscription(self, owner: str) -> Subscription | None:
+        """Return a subscription without any I/O, if there is one; it may have died unseen."""
+
+    @abstractmethod
+    async def subscribe(self, owner: str) -> Subscription:
+        """Return a new subscription of `owner`, on a new connection if need be."""
+
+    @abstractmethod
+    async def shutdown(self) -> None:
+        """Close what is idle; a connection that a request uses just now is closed after it."""
+
+    def is_too_old(self, error: ResponseError) -> bool:
+        """Whether a server without sharded channels, Redis 6, says so; it is asked for none from now on."""
+        if "unknown command" not in str(error):
+            return False
+        self.verbs = ("SUBSCRIBE",)
+        return True
 
     def server_of(self, key: str | bytes) -> Server:
         return self
 
-    def servers(self) -> Steps[list[Server]]:
-        yield from ()
+    async def servers(self) -> list[Server]:
         return [self]
 
-    def transports(self) -> list[Any]:
-        return [self.transport]
+    def opened(self) -> list[Server]:
+        return [self]
 
-    def deliver(
+    async def deliver(
         self, request: Request, replica_ack: ReplicaAck | None = None, *, asking: bool = False
-    ) -> Steps[Any]:
+    ) -> Any:
         """See the base class; `asking` follows a cluster's ASK, and isn't tried twice."""
-        transport = self.transport
-        idle, complete = transport.idle, False
+        idle, complete = self.idle, False
         try:
             connection = idle.pop()
         except IndexError:
-            connection = yield from self._connected()
+            connection = await self._connected()
         try:
             if asking:
-                reply = yield from _asked_there(connection, request)
+                reply = await _asked_there(connection, request)
             else:
                 try:
-                    reply = yield connection.exchange, (request.by_digest, None)
+                    reply = await connection.exchange(request.by_digest, None)
                 except (NoScriptError, *UNREACHABLE) as error:
-                    reply = yield from self._asked_again(connection, request, error)
+                    reply = await self._asked_again(connection, request, error)
             answer = reply.reply if isinstance(reply, Resent) else reply
             if replica_ack is not None and isinstance(answer, int):
-                yield from replica_ack.confirm(connection, self.alias, is_new=answer > 0)
+                await replica_ack.confirm(connection, self.alias, is_new=answer > 0)
             complete = True
             return reply
         except ResponseError as error:  # a complete answer, if not the one that was hoped for
             complete = not isinstance(error, ReadOnlyError)
             raise
         finally:
-            # Kept after a complete exchange only: the next must not read what is left of another. It is
-            # another deque once the backend was closed.
-            keep = complete and transport.idle is idle
-            idle.append(connection) if keep else transport.close(connection)
+            self.put_back(connection, idle, complete=complete)
 
-    def _asked_again(self, connection: Connection, request: Request, error: Exception) -> Steps[Any]:
+    def put_back(self, connection: Connection, idle: deque[Any], *, complete: bool) -> None:
+        """Keep it after a complete exchange only: the next must not read what is left of another.
+
+        Args:
+            idle: where it was taken from; once the backend was closed, that is no longer `self.idle`.
+        """
+        if complete and self.idle is idle:
+            idle.append(connection)
+        else:
+            connection.disconnect()
+
+    async def _asked_again(self, connection: Connection, request: Request, error: Exception) -> Any:
         """Send a script whole that the server doesn't know, or a request whose reply was lost once more.
 
         On a fresh socket: the first may meet one that the server closed while it was idle.
         """
         if isinstance(error, NoScriptError):
             with suppress(*UNREACHABLE):
-                return (yield connection.exchange, (request.by_source, None))
-        self.transport.close(connection)
-        yield connection.connect, ()
+                return await connection.exchange(request.by_source, None)
+        connection.disconnect()
+        await connection.connect()
         try:
-            reply = yield connection.exchange, (request.by_digest, None)
+            reply = await connection.exchange(request.by_digest, None)
         except NoScriptError:
-            reply = yield connection.exchange, (request.by_source, None)
+            reply = await connection.exchange(request.by_source, None)
         return request.resent(reply)
 
-    def pipeline(self, requests: Sequence[Request]) -> Steps[list[Any]]:
+    async def pipeline(self, requests: Sequence[Request]) -> list[Any]:
         """Send all, then read all, without a second try; an error stands in the place of its reply."""
-        transport = self.transport
-        idle, complete = transport.idle, False
-        connection = taken_from(idle) or (yield from self._connected())
+        idle, complete = self.idle, False
+        connection = taken_from(idle) or await self._connected()
         try:
             packet = b"".join([each.by_digest for each in requests])
-            replies: list[Any] = yield connection.exchange, (packet, len(requests))
+            replies: list[Any] = await connection.exchange(packet, len(requests))
             complete = True
             return replies
         finally:
-            keep = complete and transport.idle is idle
-            idle.append(connection) if keep else transport.close(connection)
+            self.put_back(connection, idle, complete=complete)
 
-    def _connected(self) -> Steps[Connection]:
+    async def _connected(self) -> Connection:
         """Connect before anything is sent: a failure leaves no doubt then. Sentinels are asked where to."""
-        connection: Connection = self.transport.make()
+        connection: Connection = self.make()
         try:
-            yield connection.connect, ()
+            await connection.connect()
         except BaseException as error:
-            self.transport.close(connection)  # the next must not read what is left of a handshake
+            connection.disconnect()  # the next must not read what is left of a handshake
             if isinstance(error, UNREACHABLE):
                 raise NeverSent(str(error)) from error
             raise
@@ -438,9 +416,9 @@ def taken_from(idle: deque[Any]) -> Any | None:
         return None
 
 
-def _asked_there(connection: Connection, request: Request) -> Steps[Any]:
+async def _asked_there(connection: Connection, request: Request) -> Any:
     """ASKING holds for the next command only, so the script is sent whole."""
-    _, reply = yield connection.exchange, (ASKING + request.by_source, 2)
+    _, reply = await connection.exchange(ASKING + request.by_source, 2)
     if isinstance(reply, ResponseError):
         raise reply
     return reply

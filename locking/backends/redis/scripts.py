@@ -19,20 +19,10 @@ from locking.utils.clock import now
 new_tuple: Final = tuple.__new__
 
 
-@lru_cache(maxsize=1024)
-def packed_number(number: int) -> bytes:
-    """Return a number as it is sent; the same few are: lengths, ttls, flags."""
-    return pack(b"%d" % number)
-
-
 def pack(*parts: bytes | int) -> bytes:
     """Return the parts as RESP bulk strings, one after the other."""
-    return b"".join(
-        [
-            b"$%d\r\n%b\r\n" % (len(part), part) if isinstance(part, bytes) else packed_number(part)
-            for part in parts
-        ]
-    )
+    texts = [part if isinstance(part, bytes) else b"%d" % part for part in parts]
+    return b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts])
 
 
 @lru_cache(maxsize=256)

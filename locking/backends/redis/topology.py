@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -26,18 +25,16 @@ from redis.exceptions import RedisError
 from redis.sentinel import SentinelConnectionPool
 
 from locking.backends.options import misplaced
-from locking.backends.redis.async_transport import AsyncTransport, EventLoops
+from locking.backends.redis.async_transport import AsyncServer, EventLoops
 from locking.backends.redis.index import Index
-from locking.backends.redis.protocol import ReplicaAck, Server
-from locking.backends.redis.transport import RedisClient, Transport
+from locking.backends.redis.protocol import ReplicaAck, Terms
+from locking.backends.redis.transport import ThreadServer
 from locking.backends.redis.verbs import Servers
 from locking.conf import AliasSettings
 
 SENTINEL_SCHEME: Final = "sentinel+"
 
 DEFAULT_ACK_TIMEOUT_MS: Final = 1000
-
-LOCKS: Final = "lock:"
 
 OWN_OPTIONS: Final = ("wait_replicas", "wait_timeout_ms", "sentinel_kwargs")
 """What `OPTIONS` may hold beside arguments of redis-py's connections."""
@@ -60,25 +57,6 @@ def require_supported_client(version: str = redis.__version__) -> None:
             f"redis-py {version} is installed, and locks need {needed} or newer:"
             f" pip install 'redis>={needed}'"
         )
-
-
-def default_key_prefix(settings: AliasSettings) -> str:
-    """Return what is put before every name: its cache's `KEY_PREFIX` and `VERSION`, and `lock:`.
-
-        lock:order:42              LOCATION, or a cache without a KEY_PREFIX
-        shop:lock:order:42         a cache with KEY_PREFIX "shop"
-        shop:v2:lock:order:42      and with VERSION 2
-
-    Caches write `<KEY_PREFIX>:<VERSION>:<key>`, with a number in the middle: none of their keys is a lock's.
-    """
-    if settings.location is not None:
-        return LOCKS
-    from django.conf import settings as django_settings
-
-    cache = django_settings.CACHES.get(settings.cache or "default", {})
-    prefix, version = str(cache.get("KEY_PREFIX") or ""), cache.get("VERSION", 1)
-    versioned = [] if version == 1 else [f"v{version}"]
-    return "".join(f"{part}:" for part in [prefix, *versioned] if part) + LOCKS
 
 
 def servers_of(settings: AliasSettings) -> Servers:
@@ -106,12 +84,8 @@ def _one(settings: AliasSettings, pool: ConnectionPool) -> Servers:
     try_options(settings, pool.connection_class, pool.connection_kwargs)
     has_failover = isinstance(pool, SentinelConnectionPool)
     ack = ack_of(settings, default="auto" if has_failover else 0)
-    index = Index(settings.key_prefix)
-
-    def server(kind: type[Transport | AsyncTransport]) -> Server:
-        return Server(kind(pool), settings.alias, index, ack, has_failover=has_failover)
-
-    return Servers(RedisClient(server(Transport)), EventLoops(partial(server, AsyncTransport)))
+    terms = Terms(settings.alias, Index(settings.key_prefix), ack, has_failover)
+    return Servers(ThreadServer(terms, pool), EventLoops(lambda: AsyncServer(terms, pool)))
 
 
 def _pool_at(settings: AliasSettings, url: str) -> ConnectionPool:

@@ -1,4 +1,4 @@
-"""Carries the protocol out on a thread: its connections, its subscriptions, and `run`.
+"""Carries the protocol out on a thread: connections and subscriptions that block, and `run`.
 
 Connections come from a redis-py pool, so address, TLS and credentials are the user's own. A connection is
 kept in hand after its first use: the pool's check-out and check-in cost as much as the request.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -22,9 +22,9 @@ from redis.retry import Retry
 
 from locking.backends.base import Outcome, Waiter
 from locking.backends.redis import protocol
-from locking.backends.redis.protocol import Steps
-from locking.backends.redis.scripts import Request, command
-from locking.backends.redis.waiter import WaitSteps
+from locking.backends.redis.protocol import Server, Terms
+from locking.backends.redis.scripts import command
+from locking.backends.redis.waiter import AnnouncedWaiter
 from locking.utils.background import after_fork
 
 try:
@@ -71,7 +71,7 @@ class ThreadConnection(protocol.Connection):
         self._sock: Any = None
         self._reader: Any = None
 
-    def connect(self) -> None:
+    async def connect(self) -> None:
         self.connection.connect()
         self.is_open, self._reader = True, reader_for(self.connection)
         self._sock = getattr(self.connection, "_sock", None) if self._reader else None
@@ -80,7 +80,7 @@ class ThreadConnection(protocol.Connection):
         self.is_open, self._sock = False, None
         self.connection.disconnect()
 
-    def exchange(self, packet: bytes, replies: int | None) -> Any:
+    async def exchange(self, packet: bytes, replies: int | None) -> Any:
         if self._sock is None:
             self.connection.send_packed_command((packet,), check_health=False)
         else:
@@ -94,23 +94,18 @@ class ThreadConnection(protocol.Connection):
             return unless_error(self._next())
         return [self._next() for _ in range(replies)]
 
-    def _next(self) -> Any:
-        """Return the next reply, or the error that stands for it; what a server says unasked is skipped."""
+    def _next(self, *, pushed: bool = False) -> Any:
+        """Return the next reply or the error that stands for it; `pushed`: what was sent unasked, too."""
         if self._sock is None:
             try:
                 return self.connection.read_response(disable_decoding=True)
             except ResponseError as error:
                 return error
-        while isinstance(reply := self._received(), PUSHED):
-            pass
-        return reply
-
-    def _received(self) -> Any:
-        while (reply := self._reader.gets()) is PENDING:
-            data = self._sock.recv(SIZE)
-            if not data:
-                raise RedisConnectionError("Connection closed by server.")
-            self._reader.feed(data)
+        while (reply := self._reader.gets()) is PENDING or (isinstance(reply, PUSHED) and not pushed):
+            if reply is PENDING:
+                if not (data := self._sock.recv(SIZE)):
+                    raise RedisConnectionError("Connection closed by server.")
+                self._reader.feed(data)
         return reply
 
     def send(self, packet: bytes) -> None:
@@ -130,7 +125,7 @@ class ThreadConnection(protocol.Connection):
             return self.connection.read_response(
                 disable_decoding=True, push_request=pushed, disconnect_on_error=False
             )
-        return unless_error(self._received() if pushed else self._next())
+        return unless_error(self._next(pushed=pushed))
 
 
 @contextmanager
@@ -158,32 +153,38 @@ def unless_error(reply: Any) -> Any:
     return reply
 
 
-class Transport(protocol.Transport):
-    """The connections of all threads to one server, which `pool` tells how to reach.
+class ThreadServer(Server):
+    """One server and the connections of all threads to it, which `pool` tells how to reach.
 
     Attributes:
         subscriptions: those that no thread waits with at the moment.
     """
 
-    sleep = staticmethod(time.sleep)
-
-    def __init__(self, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
-        super().__init__(partial(ThreadConnection, pool), verbs)
+    def __init__(self, terms: Terms, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
+        super().__init__(terms, partial(ThreadConnection, pool), verbs)
         self.pool = pool
-        self.subscriptions: deque[Subscription] = deque()
+        self.subscriptions: deque[ThreadSubscription] = deque()
         after_fork(self.forget)
+
+    async def sleep(self, seconds: float) -> None:
+        """Block this thread for so many seconds."""
+        time.sleep(seconds)
 
     def forget(self) -> None:
         """Drop what a forked child must not read: replies to two processes on one socket mix up."""
         self.idle, self.subscriptions = deque(), deque()
 
-    def idle_subscription(self, owner: str) -> Subscription | None:
+    def idle_subscription(self, owner: str) -> ThreadSubscription | None:
         return protocol.taken_from(self.subscriptions)
 
-    def subscribe(self, owner: str) -> Subscription:
-        return Subscription(self, self.make())
+    async def subscribe(self, owner: str) -> ThreadSubscription:
+        made = ThreadSubscription(self, self.make())
+        with closed_on_failure(made.connection):
+            await made.connection.connect()
+            made.change("SUBSCRIBE", made.channel)
+        return made
 
-    def shutdown(self) -> None:
+    async def shutdown(self) -> None:
         while self.subscriptions:
             self.subscriptions.pop().close()
         idle, self.idle = self.idle, deque()
@@ -191,53 +192,50 @@ class Transport(protocol.Transport):
             idle.pop().disconnect()
 
 
-class Subscription(protocol.Subscription):
+class ThreadSubscription(protocol.Subscription):
     """A new connection of one waiting thread, subscribed to a channel of its own and perhaps to one more.
 
     One per waiter: a thread that reads its own socket is woken by the kernel, without a hop through a
     dispatching thread, and when the process dies the server sees it and passes the dead waiter over.
     """
 
-    transport: Transport
+    server: ThreadServer
 
-    def __init__(self, transport: Transport, connection: ThreadConnection) -> None:
-        self.transport, self.channel = transport, protocol.own_channel()
-        self.connection = connection
+    def __init__(self, server: ThreadServer, connection: ThreadConnection) -> None:
+        self.server, self.connection, self.channel = server, connection, protocol.own_channel()
         self._extra: str | None = None
-        with closed_on_failure(self.connection):
-            connection.connect()
-            self._change("SUBSCRIBE", self.channel)
 
     def hears(self, channel: str) -> bool:
         return self._extra == channel
 
-    def listen(self, channel: str) -> None:
+    async def listen(self, channel: str) -> None:
         with closed_on_failure(self.connection):
-            for verb in self.transport.verbs:
-                self._change(verb, channel)
+            for verb in self.server.verbs:
+                self.change(verb, channel)
         self._extra = channel
 
-    def give_back(self) -> None:
+    async def give_back(self) -> None:
         """See the base class: with its own channel only; one that fails is closed."""
         with suppress(RedisError, OSError):
             if self._extra is not None and self.connection.is_open:
                 with closed_on_failure(self.connection):
-                    for verb in self.transport.verbs:
-                        self._change(OPPOSITES[verb], self._extra)
+                    for verb in self.server.verbs:
+                        self.change(OPPOSITES[verb], self._extra)
                 self._extra = None
             if self.connection.is_open:
-                self.transport.subscriptions.append(self)
+                self.server.subscriptions.append(self)
 
-    def _change(self, verb: str, channel: str) -> None:
+    def change(self, verb: str, channel: str) -> None:
+        """Subscribe to a channel, or unsubscribe, and wait for the confirmation."""
         self.connection.send(command(verb, channel).by_digest)
         try:
             while not self.connection.receive(DEFAULT_TIMEOUT)[0].endswith(b"subscribe"):
                 pass  # an older message, which has no waiter any more
         except ResponseError as error:
-            if not self.transport.is_too_old(error):
+            if not self.server.is_too_old(error):
                 raise
 
-    def receive(self, timeout: float) -> protocol.Message | None:
+    async def receive(self, timeout: float) -> protocol.Message | None:
         try:
             kind, channel, payload = self.connection.receive(max(timeout, 0.001))
         except (RedisTimeoutError, TimeoutError):
@@ -248,67 +246,27 @@ class Subscription(protocol.Subscription):
         self.connection.disconnect()
 
 
-def run(verb: Steps[T]) -> T:
-    """Carry out a verb on this thread."""
+def run(verb: Coroutine[Any, Any, T]) -> T:
+    """Carry out a verb on this thread, where nothing that it awaits ever suspends."""
     try:
-        step = next(verb)
-        while True:
-            try:
-                method, arguments = step
-                result = method(*arguments)
-            except BaseException as error:
-                step = verb.throw(error)
-            else:
-                step = verb.send(result)
+        verb.send(None)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-    except BaseException:
-        verb.close()  # an interruption between two steps must not leave a connection in its hands
-        raise
-
-
-class RedisClient:
-    """Requests of all threads: those of `calls`, carried out at once."""
-
-    def __init__(self, calls: protocol.Calls) -> None:
-        self.calls = calls
-
-    def call(self, request: Request) -> Any:
-        """See `Calls.call`."""
-        try:
-            return run(self.calls.deliver(request))  # not `calls.call`: a generator less on the way
-        except (RedisError, OSError) as error:
-            raise protocol.translated(error, self.calls.alias) from error
-
-    def command(self, *parts: str | bytes | int) -> Any:
-        """Send an ordinary command; the second part is the key that tells where it goes."""
-        return self.call(command(*parts))
-
-    def call_many(self, requests: Sequence[Request]) -> list[Any]:
-        """See `Calls.call_many`."""
-        return run(self.calls.call_many(requests))
-
-    def servers(self) -> list[RedisClient]:
-        """See `Calls.servers`."""
-        return [RedisClient(server) for server in run(self.calls.servers())]
-
-    def close(self) -> None:
-        """Close the idle sockets."""
-        for transport in self.calls.transports():
-            transport.shutdown()
+    raise AssertionError("what a thread awaits must block instead")
 
 
 class ThreadWaiter(Waiter):
     """A thread that waits."""
 
-    def __init__(self, waiter: WaitSteps) -> None:
-        self._wait_steps = waiter
+    def __init__(self, waiter: AnnouncedWaiter) -> None:
+        self._waiter = waiter
 
     def try_acquire(self, *, queue: bool) -> Outcome:
-        return run(self._wait_steps.try_acquire(queue))
+        return run(self._waiter.try_acquire(queue=queue))
 
     def wait(self, timeout: float) -> Outcome:
-        return run(self._wait_steps.wait(timeout))
+        return run(self._waiter.wait(timeout))
 
     def leave(self) -> None:
-        self.unsettled = not run(self._wait_steps.cancel())
+        run(self._waiter.leave())
+        self.unsettled = self._waiter.unsettled

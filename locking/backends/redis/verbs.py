@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from locking.backends.base import AsyncWaiter, Holder, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease
-from locking.backends.redis.async_transport import EventLoops, TaskWaiter, arun
+from locking.backends.redis.async_transport import EventLoops
 from locking.backends.redis.kinds import Kind, read_holder
+from locking.backends.redis.protocol import Calls
 from locking.backends.redis.scripts import Request
-from locking.backends.redis.transport import RedisClient, ThreadWaiter, run
-from locking.backends.redis.waiter import WaitSteps
+from locking.backends.redis.transport import ThreadWaiter, run
+from locking.backends.redis.waiter import AnnouncedWaiter
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
 
@@ -19,7 +20,7 @@ from locking.exceptions import BackendError, BackendUnavailable
 class Servers(NamedTuple):
     """The servers of one alias, as threads and as event loops reach them."""
 
-    client: RedisClient
+    calls: Calls
     loops: EventLoops
 
 
@@ -28,31 +29,27 @@ class RedisVerbs(ForceRelease):
 
     supports_fencing = True
 
-    steps_class: ClassVar[type[WaitSteps]] = WaitSteps
+    waiter_class: ClassVar[type[AnnouncedWaiter]] = AnnouncedWaiter
 
     def __init__(self, settings: AliasSettings, kind: Kind, servers: Servers) -> None:
         super().__init__(settings)
         self.kind, self._servers = kind, servers
-        self._client, self._loops = servers
-        self.calls = servers.client.calls
+        self.calls, self._loops = servers
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        return run(self.steps_class(self.kind, self.calls, key, owner, ttl, fenced).try_acquire(queue=False))
+        return run(self.waiter_class(self.kind, self.calls, key, owner, ttl, fenced).try_acquire(queue=False))
 
     async def atry_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        calls = await self._loops.here()
-        return await arun(
-            self.steps_class(self.kind, calls, key, owner, ttl, fenced).try_acquire(queue=False)
-        )
+        return await self.async_waiter(key, owner, ttl, fenced=fenced).try_acquire(queue=False)
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
-        return _is_yes(self._client.call(self.kind.extend(key, owner, ttl)))
+        return _is_yes(run(self.calls.call(self.kind.extend(key, owner, ttl))))
 
     async def aextend(self, key: str, owner: str, ttl: float) -> bool:
         return _is_yes(await self._acall(self.kind.extend(key, owner, ttl)))
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
-        return _is_yes(self._client.call(self.kind.extend(key, owner, ttl, exactly=True)))
+        return _is_yes(run(self.calls.call(self.kind.extend(key, owner, ttl, exactly=True))))
 
     async def ashorten(self, key: str, owner: str, ttl: float) -> bool:
         return _is_yes(await self._acall(self.kind.extend(key, owner, ttl, exactly=True)))
@@ -69,7 +66,7 @@ class RedisVerbs(ForceRelease):
         return replies
 
     def release(self, key: str, owner: str) -> bool:
-        return bool(self._client.call(self.kind.release(key, owner)) == 1)
+        return bool(run(self.calls.call(self.kind.release(key, owner))) == 1)
 
     async def arelease(self, key: str, owner: str) -> bool:
         return bool(await self._acall(self.kind.release(key, owner)) == 1)
@@ -79,21 +76,19 @@ class RedisVerbs(ForceRelease):
 
     def holder(self, key: str) -> Holder | None:
         """Return one of the holders (there may be many), or None; the number of holds is its count."""
-        return read_holder(self._client.call(self.kind.holder(key)))
+        return read_holder(run(self.calls.call(self.kind.holder(key))))
 
     async def aholder(self, key: str) -> Holder | None:
         return read_holder(await self._acall(self.kind.holder(key)))
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
-        return ThreadWaiter(self.steps_class(self.kind, self.calls, key, owner, ttl, fenced))
+        return ThreadWaiter(self.waiter_class(self.kind, self.calls, key, owner, ttl, fenced))
 
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
-        return TaskWaiter(
-            self._loops, lambda calls: self.steps_class(self.kind, calls, key, owner, ttl, fenced)
-        )
+        return self.waiter_class(self.kind, self._loops.here(), key, owner, ttl, fenced)
 
     async def _acall(self, request: Request) -> Any:
-        return await arun((await self._loops.here()).call(request))
+        return await self._loops.here().call(request)
 
 
 class RedisVariant(RedisVerbs):
@@ -106,19 +101,16 @@ class RedisVariant(RedisVerbs):
         self.supports_fairness = kind.name == "fair"
 
 
-def scan(server: RedisClient, pattern: str, *options: str) -> Iterator[list[bytes]]:
-    """Yield the keys of one server that match a pattern, those of a thousand keys at a time."""
-    cursor = b"0"
-    while True:
-        cursor, found = server.command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000, *options)
-        yield found
-        if cursor == b"0":
-            return
-
-
 def escaped(prefix: str) -> str:
     """Return `prefix` as a pattern that means itself."""
     return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in prefix)
+
+
+def pairs_of(reply: Any) -> list[tuple[bytes, bytes]]:
+    """Return a hash as pairs: it is a dict in RESP3, a flat list in RESP2."""
+    if isinstance(reply, dict):
+        return list(reply.items())
+    return list(zip(reply[::2], reply[1::2], strict=True))
 
 
 def _is_yes(reply: Any) -> bool:

@@ -1,4 +1,4 @@
-"""How to wait for a lock: ask, enqueue, receive the messages that wake, ask again. No I/O, see `protocol`.
+"""How to wait for a lock: ask, enqueue, receive the messages that wake, ask again. See `protocol`.
 
 The ordinary lock is handed over: its release script grants it to the first waiter of the queue that listens
 to its own channel, and says so there. The other kinds are announced, and the first that asks has them.
@@ -7,14 +7,14 @@ to its own channel, and says so there. The other kinds are announced, and the fi
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from redis.exceptions import MovedError, RedisError
 
-from locking.backends.base import Busy, Grant, Outcome
+from locking.backends.base import AsyncWaiter, Busy, Grant, Outcome
 from locking.backends.redis import protocol
 from locking.backends.redis.kinds import Kind
-from locking.backends.redis.protocol import UNREACHABLE, Steps
+from locking.backends.redis.protocol import UNREACHABLE
 from locking.backends.redis.scripts import (
     Asked,
     Request,
@@ -41,11 +41,8 @@ PREPARATIONS: Final = 4
 """How often an attempt resubscribes before the waiter sleeps: a slot that moves must not keep it busy."""
 
 
-class WaitSteps:
-    """Waits for a lock that is announced: it hears the kind's channel and asks after each message.
-
-    The steps are those of `base.Waiter`, as generators.
-    """
+class AnnouncedWaiter(AsyncWaiter):
+    """Waits for a lock that is announced: it hears the kind's channel and asks after each message."""
 
     _enqueued = False
 
@@ -72,22 +69,21 @@ class WaitSteps:
         assert self._subscription is not None
         return message.channel not in (b"", self._subscription.channel.encode())
 
-    def _dequeue(self) -> Steps[bool]:
+    async def _dequeue(self) -> bool:
         """Leave the queue, and release what was granted; False: it isn't known whether that worked.
 
         Redisson's own queue drops a silent waiter by itself.
         """
         request = self._kind.leave(self._key, self._owner) if self._enqueued else None
-        return True if request is None else (yield from self._is_served(request))
+        return True if request is None else await self._is_served(request)
 
-    def _withdraw(self) -> Steps[None]:
+    async def _withdraw(self) -> None:
         """Take back a place at which no message arrives any more; releases nothing, because it may be served
         after the next request of this owner was granted.
         """
-        yield from ()
 
-    def try_acquire(self, queue: bool) -> Steps[Outcome]:
-        """See `Waiter.try_acquire`.
+    async def try_acquire(self, *, queue: bool) -> Outcome:
+        """See the base class.
 
         Raises:
             NotReplicated: too few replicas have the lock; it was given back if it was new.
@@ -96,39 +92,35 @@ class WaitSteps:
             for left in range(PREPARATIONS if queue else 0, -1, -1):
                 sent, unanswered = now(), self._unanswered
                 self._unanswered = True  # until there is an answer: whatever interrupts it, it may be served
-                reply = yield from self._calls.deliver(self._request(queue), self._calls.replica_ack)
+                reply = await self._calls.deliver(self._request(queue), self._calls.replica_ack)
                 self._unanswered = unanswered
                 if isinstance(reply, int) and reply > 0 and self._subscription is None and not unanswered:
                     return new_tuple(Grant, (reply, sent, False, True))  # nearly always
-                outcome = self._read(reply, sent)
+                if isinstance(reply, Resent):
+                    self._unanswered, reply = True, reply.reply
+                outcome, self._wants_channel, self._asked = read_outcome(reply, sent)
                 if isinstance(outcome, Grant):
-                    return (yield from self._granted(outcome))
+                    return await self._granted(outcome)
                 # Ask again after anything changed in what it listens to: the lock may be free by then.
-                if not left or not (yield from self._prepared(self._transport(), self._channel())):
+                if not left or not await self._prepared():
                     break
             return outcome
         except (RedisError, OSError, BackendError) as error:
             if isinstance(error, protocol.NeverSent):
                 self._unanswered = unanswered
-            return (yield from self._failed(error, queue))
+            return await self._failed(error, queue)
 
-    def _read(self, reply: Any, sent: float) -> Outcome:
-        if isinstance(reply, Resent):
-            self._unanswered, reply = True, reply.reply
-        outcome, self._wants_channel, self._asked = read_outcome(reply, sent)
-        return outcome
-
-    def _granted(self, grant: Grant) -> Steps[Grant]:
+    async def _granted(self, grant: Grant) -> Grant:
         """End the wait."""
-        yield from self._unsubscribe()
+        await self._unsubscribe()
         return grant._replace(resent=True) if self._unanswered else grant
 
-    def _failed(self, error: Exception, queue: bool) -> Steps[Outcome]:
+    async def _failed(self, error: Exception, queue: bool) -> Outcome:
         """An outage of servers that have a failover isn't the end of the wait."""
         if isinstance(error, protocol.NotReplicated):
             if error.is_new:
                 with suppress(LockError):  # the caller releases what is left
-                    yield from self._calls.call(self._kind.release(self._key, self._owner))
+                    await self._calls.call(self._kind.release(self._key, self._owner))
             raise error
         failure = error if isinstance(error, BackendError) else protocol.translated(error, self._calls.alias)
         if queue and self._calls.has_failover and isinstance(failure, BackendUnavailable):
@@ -138,58 +130,54 @@ class WaitSteps:
             raise error
         raise failure from error
 
-    def _prepared(self, transport: protocol.Transport, channel: str | None) -> Steps[bool]:
+    async def _prepared(self) -> bool:
         """Listen where the lock is; True when anything changed."""
+        server = self._calls.server_of(self._key)
+        assert server is not None, "the lock's server has just answered"
         try:
-            return (yield from self._listens(transport, channel))
+            return await self._listens(server, self._channel())
         except MovedError:  # its slot has gone since the question; the next one finds where
-            yield from self._abandon()
+            await self._abandon()
             return True
 
-    def _listens(self, transport: protocol.Transport, channel: str | None) -> Steps[bool]:
+    async def _listens(self, server: protocol.Server, channel: str | None) -> bool:
         subscription = self._subscription
-        if subscription is not None and subscription.transport is transport:
+        if subscription is not None and subscription.server is server:
             if channel is None or subscription.hears(channel):
                 return False
             with suppress(*UNREACHABLE):  # it died with its server, or while it was idle
-                yield subscription.listen, (channel,)
+                await subscription.listen(channel)
                 return True
-        yield from self._abandon()
+        await self._abandon()
         while True:
-            idle = transport.idle_subscription(self._owner)
-            self._subscription = subscription = idle or (yield transport.subscribe, (self._owner,))
+            idle = server.idle_subscription(self._owner)
+            self._subscription = subscription = idle or await server.subscribe(self._owner)
             try:
                 if channel is not None:
-                    yield subscription.listen, (channel,)
+                    await subscription.listen(channel)
                 return True
             except UNREACHABLE:
                 if idle is None:
                     raise
                 self._close()
 
-    def _transport(self) -> protocol.Transport:
-        server = self._calls.server_of(self._key)
-        assert server is not None, "the lock's server has just answered"
-        return server.transport
-
-    def wait(self, timeout: float) -> Steps[Outcome]:
-        """See `Waiter.wait`."""
+    async def wait(self, timeout: float) -> Outcome:
         if self._subscription is None:  # the server was away
-            yield self._calls.sleep, (min(timeout, RECOVERY_PAUSE),)
-            return (yield from self.try_acquire(queue=True))
+            await self._calls.sleep(min(timeout, RECOVERY_PAUSE))
+            return await self.try_acquire(queue=True)
         heard: Grant | bool = False
         try:
-            heard = yield from self._received(self._subscription, now() + timeout)
+            heard = await self._received(self._subscription, now() + timeout)
         except (RedisError, OSError):
-            yield from self._abandon()
+            await self._abandon()
         if isinstance(heard, Grant):
-            return (yield from self._granted(heard))
-        return (yield from self.try_acquire(queue=True))
+            return await self._granted(heard)
+        return await self.try_acquire(queue=True)
 
-    def _received(self, subscription: protocol.Subscription, deadline: float) -> Steps[Grant | bool]:
+    async def _received(self, subscription: protocol.Subscription, deadline: float) -> Grant | bool:
         """Return the handoff, True when a message says to ask, or False when the time is over."""
         while (left := deadline - now()) > 0:
-            message: protocol.Message | None = yield subscription.receive, (left,)
+            message = await subscription.receive(left)
             meaning = message is not None and self._meaning(message)
             if isinstance(meaning, Grant) and self._calls.replica_ack is None:
                 return meaning
@@ -197,35 +185,35 @@ class WaitSteps:
                 return True
         return False
 
-    def cancel(self) -> Steps[bool]:
-        """See `Waiter.leave`; False: a request of this waiter may yet be served, and take the lock."""
+    async def leave(self) -> None:
+        """See the base class; unsettled: a request of this waiter may yet be served, and take the lock."""
         is_dequeued = False
         try:
-            is_dequeued = yield from self._dequeue()
+            is_dequeued = await self._dequeue()
         finally:
             if not is_dequeued:  # a place that can't be withdrawn must at least not be heard
                 self._close()
-        yield from self._unsubscribe()
-        return is_dequeued and not self._unanswered
+        await self._unsubscribe()
+        self.unsettled = self._unanswered or not is_dequeued
 
-    def _is_served(self, request: Request) -> Steps[bool]:
+    async def _is_served(self, request: Request) -> bool:
         try:
-            yield from self._calls.call(request)
+            await self._calls.call(request)
         except LockError:
             return False
         return True
 
-    def _unsubscribe(self) -> Steps[None]:
+    async def _unsubscribe(self) -> None:
         if self._unanswered:  # a late request may enqueue again: there must be no listener for it then
             self._close()
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
-            yield subscription.give_back, ()
+            await subscription.give_back()
 
-    def _abandon(self) -> Steps[None]:
+    async def _abandon(self) -> None:
         """Start over: a waiter whose channel has no subscriber is passed over."""
         if self._subscription is not None:
-            yield from self._withdraw()
+            await self._withdraw()
             self._close()
 
     def _close(self) -> None:
@@ -234,7 +222,7 @@ class WaitSteps:
             subscription.close()
 
 
-class QueueWaitSteps(WaitSteps):
+class HandoffWaiter(AnnouncedWaiter):
     """Waits for the ordinary lock.
 
     Its first wait asks without a place in the queue, subscribes, then asks again with one: a caller that
@@ -243,7 +231,7 @@ class QueueWaitSteps(WaitSteps):
 
     def _request(self, queue: bool) -> Request:
         if queue and self._subscription is None and (server := self._calls.server_of(self._key)):
-            self._subscription = server.transport.idle_subscription(self._owner)
+            self._subscription = server.idle_subscription(self._owner)
         entry = b"" if self._subscription is None else self._entry()
         return acquire_request(
             self._key, self._owner, self._ttl, keep=self._fenced, entry=entry, index=self._calls.index
@@ -264,13 +252,11 @@ class QueueWaitSteps(WaitSteps):
             return read_wakeup(message.payload, self._owner, self._asked)
         return bool(message.channel)
 
-    def _dequeue(self) -> Steps[bool]:
-        if self._subscription is None:
-            return True
-        return (yield from self._is_served(self._release_by(self._owner)))
+    async def _dequeue(self) -> bool:
+        return self._subscription is None or await self._is_served(self._release_by(self._owner))
 
-    def _withdraw(self) -> Steps[None]:
-        yield from self._is_served(self._release_by(NO_OWNER))
+    async def _withdraw(self) -> None:
+        await self._is_served(self._release_by(NO_OWNER))
 
     def _release_by(self, owner: str) -> Request:
         """Return the request that takes this waiter's place out of the queue, and ends a hold of `owner`."""

@@ -28,12 +28,12 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking import LockError, get_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.backends.redis import RedisBackend, async_transport
-from locking.backends.redis.async_transport import AsyncTransport, EventLoops
+from locking.backends.redis.async_transport import AsyncServer, EventLoops
 from locking.backends.redis.cluster import Address, Cluster, SlotMap
 from locking.backends.redis.index import Index
-from locking.backends.redis.protocol import ReplicaAck, Server
+from locking.backends.redis.protocol import ReplicaAck, Terms
 from locking.backends.redis.scripts import command
-from locking.backends.redis.transport import RedisClient, Transport
+from locking.backends.redis.transport import ThreadServer
 from locking.backends.redis.verbs import Servers
 from locking.contrib.redisson import get_fair_lock
 from locking.core.breaker import breaker
@@ -491,7 +491,7 @@ class Explorer:
         patch.setattr(
             "locking.backends.redis.redisson_kinds.time", SimpleNamespace(time=lambda: self.world.clock.now)
         )
-        patch.setattr(Transport, "sleep", staticmethod(self._slept))
+        patch.setattr(ThreadServer, "sleep", lambda server, seconds: self._slept(seconds))
         patch.setattr(async_transport, "connection_like", lambda pool: TaskConnection(self.world, pool.port))
         patch.setattr("locking.core.lock.watchdogs", SimpleNamespace(watch=lambda lease: None))
         patch.setattr("locking.core.pending_release.release_retrier.schedule", self._pend)
@@ -509,7 +509,7 @@ class Explorer:
     def _servers_of(self, settings: Any) -> Servers:
         return model_servers(self.world, self.case)
 
-    def _slept(self, seconds: float) -> None:
+    async def _slept(self, seconds: float) -> None:
         if not self.world.others_act():
             self.world.clock.sleep(seconds)
 
@@ -845,23 +845,14 @@ def model_servers(
             connection_class=lambda: connect(world, address.port), connection_kwargs={}, port=address.port
         )
 
-    def for_threads(address: Address) -> Transport:
-        return Transport(pool(address))
-
-    def for_tasks(address: Address) -> AsyncTransport:
-        return AsyncTransport(pool(address))
-
+    home, index = Address("model", port), Index("")
     ack = ReplicaAck(1 if case.neighbor else "auto", 100) if case.ack else None
-    home = Address("model", port)
+    terms = Terms("default", index, ack, has_failover=bool(case.cluster))
     if case.cluster:
-        index, slots = Index("", clustered=False), SlotMap([home])
+        slots = SlotMap([home])
         slots.learn([[0, 16383, [b"model", port]]], home)
         return Servers(
-            RedisClient(Cluster(slots, for_threads, "default", index, ack)),
-            EventLoops(lambda: Cluster(slots, for_tasks, "default", index, ack)),
+            Cluster(terms, slots, lambda address: ThreadServer(terms, pool(address))),
+            EventLoops(lambda: Cluster(terms, slots, lambda address: AsyncServer(terms, pool(address)))),
         )
-    index = Index("")
-    return Servers(
-        RedisClient(Server(for_threads(home), "default", index, ack)),
-        EventLoops(lambda: Server(for_tasks(home), "default", index, ack)),
-    )
+    return Servers(ThreadServer(terms, pool(home)), EventLoops(lambda: AsyncServer(terms, pool(home))))

@@ -6,8 +6,10 @@ from typing import Any
 from django.conf import settings
 from redis.connection import ConnectionPool
 
-from locking.backends.redis.async_transport import AsyncTransport
+from locking.backends.redis.async_transport import AsyncServer
 from locking.backends.redis.cluster import LISTEN_BOTH
+from locking.backends.redis.index import Index
+from locking.backends.redis.protocol import Terms
 
 
 def test_a_subscribed_socket_that_breaks_while_a_task_leaves_is_not_opened_again():
@@ -15,8 +17,8 @@ def test_a_subscribed_socket_that_breaks_while_a_task_leaves_is_not_opened_again
 
     async def scenario():
         pool = ConnectionPool.from_url(settings.REDIS_URL)
-        transport = AsyncTransport(pool, LISTEN_BOTH)
-        subscription = await transport.subscribe("task")
+        server = AsyncServer(Terms("default", Index()), pool, LISTEN_BOTH)
+        subscription = await server.subscribe("task")
         reader = subscription.reader
         await subscription.listen("redisson_lock__channel:{a}")
         connection: Any = reader.connection.connection
@@ -29,7 +31,7 @@ def test_a_subscribed_socket_that_breaks_while_a_task_leaves_is_not_opened_again
 
         connection.send_command = sent_and_broken
         await reader.leave(subscription)
-        await transport.shutdown()
+        await server.shutdown()
         assert not connection.is_connected
 
     asyncio.run(scenario())

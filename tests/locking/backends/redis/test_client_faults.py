@@ -18,7 +18,7 @@ from locking import (
     get_write_lock,
 )
 from locking.backends.redis import RedisBackend
-from locking.backends.redis.waiter import WaitSteps
+from locking.backends.redis.waiter import AnnouncedWaiter
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.core.pending_release import release_retrier
@@ -76,7 +76,7 @@ def test_an_interruption_while_a_waiter_leaves_schedules_a_release(own_redis, lo
     locks_on(own_redis.url)
     scheduled = []
     monkeypatch.setattr(release_retrier, "schedule", lambda backend, key, *rest: scheduled.append(key))
-    monkeypatch.setattr(WaitSteps, "cancel", _interrupted)
+    monkeypatch.setattr(AnnouncedWaiter, "leave", _interrupted)
     own_redis.client.hset("a", new_owner(), 1)
     lock = get_lock("a", wait=0.01)
     with pytest.raises(Interruption):
@@ -88,9 +88,9 @@ class Interruption(BaseException):
     """What a signal handler raises."""
 
 
-def _interrupted(self):
+async def _interrupted(self):
     self._close()
-    yield self._calls.sleep, (0,)
+    await self._calls.sleep(0)
     raise Interruption
 
 

@@ -17,9 +17,9 @@ from locking.backends.redis.protocol import (
     ASKING,
     ReplicaAck,
     Server,
-    Transport,
 )
 from locking.backends.redis.scripts import Request, command, extend_request
+from locking.backends.redis.transport import run
 from locking.core import lease, renewal
 from locking.core.lease import HOLDS, SingleLease
 from locking.core.lock import SingleLock
@@ -32,17 +32,17 @@ __all__ = ["explorer"]
 def an_incomplete_exchange_keeps_its_socket(patch):
     """A socket goes back to the idle ones whatever happened on it."""
 
-    def close(self, connection):
-        self.idle.append(connection)
+    def put_back(self, connection, idle, *, complete):
+        idle.append(connection)
 
-    patch.setattr(Transport, "close", close)
+    patch.setattr(Server, "put_back", put_back)
 
 
 def an_error_ends_an_asking_exchange(patch):
     """An error as the answer to ASKING leaves the answer to the script unread: audit defect 2."""
 
-    def asked_there(connection, request):
-        (error,) = yield connection.exchange, (ASKING + request.by_source, 1)
+    async def asked_there(connection, request):
+        (error,) = await connection.exchange(ASKING + request.by_source, 1)
         raise error
 
     patch.setattr(protocol, "_asked_there", asked_there)
@@ -67,14 +67,14 @@ def an_idle_subscription_is_trusted(patch):
 def a_refused_subscription_is_asked_for_again(patch):
     """SUBSCRIBE that is refused is sent again and again."""
 
-    def prepared(self, transport, channel):
-        yield from self._abandon()
-        self._subscription = yield transport.subscribe, (self._owner,)
+    async def prepared(self):
+        await self._abandon()
+        self._subscription = await self._calls.server_of(self._key).subscribe(self._owner)
         with suppress(RedisError):
-            yield self._subscription.listen, (channel or "",)
+            await self._subscription.listen(self._channel() or "")
         return True
 
-    patch.setattr(waiter.WaitSteps, "_prepared", prepared)
+    patch.setattr(waiter.AnnouncedWaiter, "_prepared", prepared)
     patch.setattr(waiter, "PREPARATIONS", 10**6)
 
 
@@ -86,7 +86,7 @@ def one_error_for_all_leases(patch):
     patch.setattr(
         RedisBackend,
         "extend_many",
-        lambda self, leases: [answer == 1 for answer in self._client.call(extend_request(leases))],
+        lambda self, leases: [answer == 1 for answer in run(self.calls.call(extend_request(leases)))],
     )
 
 
@@ -129,12 +129,12 @@ def a_late_request_is_not_released(patch):
 def a_late_request_is_heard(patch):
     """A channel that a late request may name in the queue goes to the next waiter."""
 
-    def unsubscribe(self):
+    async def unsubscribe(self):
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
-            yield subscription.give_back, ()
+            await subscription.give_back()
 
-    patch.setattr(waiter.WaitSteps, "_unsubscribe", unsubscribe)
+    patch.setattr(waiter.AnnouncedWaiter, "_unsubscribe", unsubscribe)
 
 
 def a_second_release_is_no_answer(patch):
@@ -153,39 +153,38 @@ def an_extension_shortens(patch):
 
 def a_late_request_after_giving_up_is_forgotten(patch):
     """A waiter that leaves counts as gone whatever was answered."""
-    cancel = waiter.WaitSteps.cancel
+    leave = waiter.AnnouncedWaiter.leave
 
-    def settled(self):
-        yield from cancel(self)
-        return True
+    async def settled(self):
+        await leave(self)
+        self.unsettled = False
 
-    patch.setattr(waiter.WaitSteps, "cancel", settled)
+    patch.setattr(waiter.AnnouncedWaiter, "leave", settled)
 
 
 def a_place_is_taken_back_by_a_release(patch):
     """A waiter that subscribes again sends a release of its owner, which may be served after its grant."""
 
-    def withdraw(self):
-        yield from self._is_served(self._release_by(self._owner))
+    async def withdraw(self):
+        await self._is_served(self._release_by(self._owner))
 
-    patch.setattr(waiter.QueueWaitSteps, "_withdraw", withdraw)
+    patch.setattr(waiter.HandoffWaiter, "_withdraw", withdraw)
 
 
 def a_place_is_not_withdrawn(patch):
     """A waiter that gives up stays in the queue."""
 
-    def dequeue_owned(self):
-        yield from ()
+    async def dequeue_owned(self):
         return True
 
-    patch.setattr(waiter.QueueWaitSteps, "_dequeue", dequeue_owned)
+    patch.setattr(waiter.HandoffWaiter, "_dequeue", dequeue_owned)
 
 
 def a_short_count_is_enough(patch):
     """A lock that too few replicas have counts as acquired: a failover to another one loses it."""
 
-    def confirm(self, connection, alias, *, is_new):
-        yield connection.exchange, (command("WAIT", 1, self.timeout_ms).by_digest, None)
+    async def confirm(self, connection, alias, *, is_new):
+        await connection.exchange(command("WAIT", 1, self.timeout_ms).by_digest, None)
 
     patch.setattr(ReplicaAck, "confirm", confirm)
 
@@ -194,10 +193,10 @@ def a_forgotten_script_is_an_error(patch):
     """A server that was restarted, or whose scripts were flushed, is never sent their text again."""
     asked_again = Server._asked_again
 
-    def unless_it_is_unknown(self, connection, request, error):
+    async def unless_it_is_unknown(self, connection, request, error):
         if isinstance(error, NoScriptError):
             raise error
-        return (yield from asked_again(self, connection, request, error))
+        return await asked_again(self, connection, request, error)
 
     patch.setattr(Server, "_asked_again", unless_it_is_unknown)
 

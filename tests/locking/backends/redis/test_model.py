@@ -9,7 +9,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from locking.backends.redis.index import Index
-from locking.backends.redis.kinds import Ordinary, kind_named
+from locking.backends.redis.kinds import NAMED, Ordinary
 from locking.backends.redis.scripts import (
     acquire_request,
     command,
@@ -55,7 +55,7 @@ def conversation() -> list[Any]:
 
 def kind_of(name: str) -> Any:
     """Return a kind by its name."""
-    return kind_named(name, INDEX)
+    return NAMED[name](INDEX)
 
 
 def tokens() -> list[Any]:

@@ -11,10 +11,10 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking import get_lock
 from locking.backends.redis.index import Index
-from locking.backends.redis.protocol import Server
+from locking.backends.redis.protocol import Terms
 from locking.backends.redis.scripts import command
 from locking.backends.redis.topology import require_supported_client
-from locking.backends.redis.transport import ThreadConnection, Transport
+from locking.backends.redis.transport import ThreadConnection, ThreadServer, run
 from locking.testing.contract.base import begin, until
 from tests.backends import any_engine
 
@@ -38,7 +38,7 @@ def test_other_clients_are_not(version: str) -> None:
 def connection(settings: Any, request: pytest.FixtureRequest) -> Any:
     """An open connection to the real server, whose answers are read in either way."""
     made = ThreadConnection(ConnectionPool.from_url(settings.REDIS_URL))
-    made.connect()
+    run(made.connect())
     if request.param == "by redis-py":
         made._sock = None
     yield made
@@ -86,14 +86,16 @@ def test_a_connection_in_use_while_its_backend_is_closed_is_closed_after_its_req
     settings: Any, way: str
 ) -> None:
     """It would never be closed: the garbage collector warns of an unclosed socket."""
-    transport = Transport(ConnectionPool.from_url(settings.REDIS_URL))
-    server, request = Server(transport, "default", Index()), command("ECHO", "here")
-    verb: Any = server.pipeline([request]) if way == "pipeline" else server.deliver(request)
-    method, arguments = next(verb)
-    while method.__name__ != "exchange":
-        method, arguments = verb.send(method(*arguments))
-    reply = method(*arguments)
-    transport.shutdown()
-    with pytest.raises(StopIteration):
-        verb.send(reply)
-    assert not method.__self__.is_open
+    server: Any = ThreadServer(Terms("default", Index()), ConnectionPool.from_url(settings.REDIS_URL))
+    request, connection = command("ECHO", "here"), server.make()
+    exchange = connection.exchange
+
+    async def exchanged(packet: bytes, replies: int | None) -> Any:
+        reply = await exchange(packet, replies)
+        await server.shutdown()
+        return reply
+
+    connection.exchange, server.make = exchanged, lambda: connection
+    reply: Any = run(server.pipeline([request]) if way == "pipeline" else server.deliver(request))
+    assert reply == ([b"here"] if way == "pipeline" else b"here")
+    assert not connection.is_open

@@ -17,9 +17,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking.backends.redis import transport as module
 from locking.backends.redis.index import Index
-from locking.backends.redis.protocol import Server
+from locking.backends.redis.protocol import Terms
 from locking.backends.redis.scripts import release_request
-from locking.backends.redis.transport import ThreadConnection, Transport, run
+from locking.backends.redis.transport import ThreadConnection, ThreadServer, run
 
 TIMEOUTS = (TimeoutError, RedisTimeoutError)
 
@@ -54,7 +54,7 @@ def ends(monkeypatch):
 def made(timeout):
     """Return an open connection."""
     connection = ThreadConnection(ConnectionPool(connection_class=OverPair, socket_timeout=timeout))
-    connection.connect()
+    run(connection.connect())
     assert connection._sock is not None
     return connection
 
@@ -63,7 +63,7 @@ def asked(ends, answer, replies=None):
     """Send a request whose answer is `answer`."""
     connection, server = ends
     server.sendall(answer)
-    return connection.exchange(b"PING\r\n", replies)
+    return run(connection.exchange(b"PING\r\n", replies))
 
 
 def test_a_hiredis_without_push_messages_reads_every_answer(ends, monkeypatch):
@@ -101,7 +101,7 @@ def test_the_answers_of_a_pipeline_are_read_in_their_order(ends):
 def in_pieces(connection, pieces, replies=None):
     """Return the answer that arrives in these."""
     connection._sock = mock.Mock(recv=mock.Mock(side_effect=pieces))
-    return connection.exchange(b"PING\r\n", replies)
+    return run(connection.exchange(b"PING\r\n", replies))
 
 
 def test_an_answer_in_pieces_is_put_together(ends):
@@ -132,7 +132,7 @@ def test_a_closed_socket_is_no_answer(ends, replies):
     connection, server = ends
     server.shutdown(socket.SHUT_WR)
     with pytest.raises(RedisConnectionError):
-        connection.exchange(b"PING\r\n", replies)
+        run(connection.exchange(b"PING\r\n", replies))
 
 
 def test_a_silent_server_is_given_up_in_time(ends):
@@ -140,7 +140,7 @@ def test_a_silent_server_is_given_up_in_time(ends):
     connection = made(0.05)
     begun = time.monotonic()
     with pytest.raises(TIMEOUTS):
-        connection.exchange(b"PING\r\n", None)
+        run(connection.exchange(b"PING\r\n", None))
     assert 0.04 <= time.monotonic() - begun < 30
 
 
@@ -149,15 +149,15 @@ def test_an_unknown_kind_of_connection_keeps_to_redis_pys_way(monkeypatch, kind)
     """A class of another project may mean anything by its socket; redis-py's own, TLS included, doesn't."""
     monkeypatch.setattr(kind, "connect", lambda self: setattr(self, "_sock", mock.Mock()))
     connection = ThreadConnection(ConnectionPool(connection_class=kind))
-    connection.connect()
+    run(connection.connect())
     assert (connection._sock is None) == (kind is not SSLConnection)
 
 
 def release_over(connection) -> None:
     """Send a release over this connection, as a verb does."""
-    transport = Transport(ConnectionPool())
-    transport.idle.append(connection)
-    run(Server(transport, "default", Index()).call(release_request("a", "owner", index=Index())))
+    server = ThreadServer(Terms("default", Index()), ConnectionPool())
+    server.idle.append(connection)
+    run(server.call(release_request("a", "owner", index=Index())))
 
 
 @pytest.mark.parametrize("moment", ["sendall", "recv"])
@@ -240,7 +240,7 @@ def test_signals_make_no_wait_longer(ends, waits):
     """A request and a waiter give up in time, however often a signal handler runs meanwhile."""
     connection = made(0.5)
     with signals_without_end(), pytest.raises(TIMEOUTS):
-        connection.exchange(b"PING\r\n", None) if waits == "exchange" else connection.receive(0.5)
+        run(connection.exchange(b"PING\r\n", None)) if waits == "exchange" else connection.receive(0.5)
 
 
 def test_a_kernel_that_counts_from_each_signal_is_found_out(ends):
@@ -251,4 +251,4 @@ def test_a_kernel_that_counts_from_each_signal_is_found_out(ends):
     )
     connection._sock.settimeout(None)
     with signals_without_end(most=100), pytest.raises(AssertionError, match="longer than it may"):
-        connection.exchange(b"PING\r\n", None)
+        run(connection.exchange(b"PING\r\n", None))

@@ -476,7 +476,7 @@ def test_a_killed_waiter_is_passed_over_at_once(own_redis, locks_on):
 
 def the_pool() -> ConnectionPool:
     """Where the backend under test gets its connections from."""
-    (used,) = cast(RedisBackend, locks["default"]).calls.transports()
+    (used,) = cast(RedisBackend, locks["default"]).calls.opened()
     return cast(ConnectionPool, cast(Any, used).make.args[0])
 
 

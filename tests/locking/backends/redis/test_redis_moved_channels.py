@@ -9,23 +9,23 @@ from redis.exceptions import MovedError
 from locking import BackendError
 from locking.backends.base import Busy
 from locking.backends.redis.index import Index
-from locking.backends.redis.kinds import kind_named
-from locking.backends.redis.transport import Subscription, run
-from locking.backends.redis.waiter import WaitSteps
+from locking.backends.redis.kinds import NAMED
+from locking.backends.redis.transport import ThreadSubscription, run
+from locking.backends.redis.waiter import AnnouncedWaiter
 from locking.utils.ownership import new_owner
 
 HELD = [60_000, new_owner().encode(), 0, 0]
 
 
-class Subscribed(Subscription):
+class Subscribed(ThreadSubscription):
     """A subscription to a server that may have lost the slot, and then refuses its channel."""
 
-    def __init__(self, transport: Any, has_slot: bool) -> None:
-        self.transport, self.channel, self._extra = transport, "own", None
+    def __init__(self, server: Any, has_slot: bool) -> None:
+        self.server, self.channel, self._extra = server, "own", None
         self._has_slot, self.is_closed = has_slot, False
         self.connection: Any = SimpleNamespace(disconnect=self.close)
 
-    def _change(self, verb: str, channel: str) -> None:
+    def change(self, verb: str, channel: str) -> None:
         if verb == "SSUBSCRIBE" and not self._has_slot:
             raise MovedError("12182 127.0.0.1:7001")
 
@@ -34,7 +34,7 @@ class Subscribed(Subscription):
         self.is_closed = True
 
 
-class Transport:
+class MovingServer:
     """Opens subscriptions, of which the first are to a server that has lost the slot."""
 
     verbs = ("SUBSCRIBE", "SSUBSCRIBE")
@@ -45,45 +45,45 @@ class Transport:
     def idle_subscription(self, owner: str) -> None:
         """There is none."""
 
-    def subscribe(self, owner: str) -> Subscribed:
+    async def subscribe(self, owner: str) -> Subscribed:
         """Open a new one."""
         self.opened.append(Subscribed(self, len(self.opened) >= self.late))
         return self.opened[-1]
 
 
-def wait_steps(late):
+def waiter_of(late):
     """A waiter for a write lock that is held, and its subscriptions."""
-    transport = Transport(late)
+    server = MovingServer(late)
 
-    def deliver(request, replica_ack=None):
-        yield from ()
+    async def deliver(request, replica_ack=None):
         return HELD
 
-    server = SimpleNamespace(transport=transport)
     calls: Any = SimpleNamespace(
         deliver=deliver, server_of=lambda key: server, replica_ack=None, has_failover=True, alias="default"
     )
-    return WaitSteps(kind_named("write", Index()), calls, "a", new_owner(), 60.0, False), transport
+    return AnnouncedWaiter(NAMED["write"](Index()), calls, "a", new_owner(), 60.0, False), server
 
 
 def test_a_waiter_follows_its_lock_to_another_server():
     """A channel that the server refuses, because its slot has moved, is listened to where the slot is."""
-    waiter, transport = wait_steps(late=1)
+    waiter, server = waiter_of(late=1)
     assert isinstance(run(waiter.try_acquire(queue=True)), Busy)
-    assert [each.is_closed for each in transport.opened] == [True, False]
+    assert [each.is_closed for each in server.opened] == [True, False]
 
 
 def test_a_slot_that_does_not_settle_keeps_no_waiter_busy():
     """After a few tries the waiter sleeps, without a subscription, and asks again then."""
-    waiter, transport = wait_steps(late=1000)
+    waiter, server = waiter_of(late=1000)
     assert isinstance(run(waiter.try_acquire(queue=True)), Busy)
-    assert len(transport.opened) == 4
+    assert len(server.opened) == 4
     assert waiter._subscription is None
 
 
 def test_a_waiter_that_takes_a_move_for_a_refusal_is_found_out(monkeypatch):
     """The mutant ends the wait with an error."""
-    waiter, _ = wait_steps(late=1)
-    monkeypatch.setattr(waiter, "_prepared", waiter._listens)
+    waiter, server = waiter_of(late=1)
+    monkeypatch.setattr(
+        waiter, "_prepared", lambda: waiter._listens(server, waiter._kind.channel("a", waiter._owner))
+    )
     with pytest.raises(BackendError, match="12182"):
         run(waiter.try_acquire(queue=True))

@@ -22,8 +22,8 @@ def backend(own_redis, locks_on, request):
 
 def hears(waiter, seconds):
     """Return what a waiter learns when a message has it ask; None where none came in this time."""
-    steps = waiter._wait_steps
-    if run(steps._received(steps._subscription, now() + seconds)):
+    waiting = waiter._waiter
+    if run(waiting._received(waiting._subscription, now() + seconds)):
         return waiter.try_acquire(queue=True)
     return None
 

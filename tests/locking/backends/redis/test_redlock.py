@@ -123,7 +123,7 @@ def test_a_holder_goes_on_without_a_minority(three):
     assert not get_lock("minority").locked()
 
 
-def granted_after_debts(three, monkeypatch):
+def granted_after_pending(three, monkeypatch):
     """Grant a lock at its third try; in the first two one server each was silent, and another had the lock.
 
     Returns:
@@ -145,7 +145,7 @@ def granted_after_debts(three, monkeypatch):
     client(three[0].waiter).delete("debts")
     assert isinstance(place.try_acquire(queue=True), Grant)
     for node in backend.nodes:  # the time to settle is over
-        node._debts = deque(debt._replace(due=0.0) for debt in node._debts)
+        node._pending = deque(undo._replace(due=0.0) for undo in node._pending)
     return place.owner
 
 
@@ -160,7 +160,7 @@ def tried(backend, place, monkeypatch):
 
 def test_what_earlier_tries_left_to_undo_does_not_undo_a_grant(three, monkeypatch):
     """Releases of earlier tries that servers carry out late leave the grant of a later try alone."""
-    owner = granted_after_debts(three, monkeypatch)
+    owner = granted_after_pending(three, monkeypatch)
     backend = locks["default"]
     assert isinstance(backend.try_acquire("debts", new_owner(), TTL), Busy)
     assert isinstance(backend.try_acquire("debts", new_owner(), TTL), Busy)
@@ -170,8 +170,8 @@ def test_what_earlier_tries_left_to_undo_does_not_undo_a_grant(three, monkeypatc
 def test_one_owner_for_all_tries_is_caught(three, monkeypatch):
     """The mutant of the test above: with one owner, and debts that a grant does not cancel, two hold it."""
     monkeypatch.setattr("locking.backends.redlock.owner_of_try", lambda owner, attempts: owner)
-    monkeypatch.setattr(RedlockBackend, "_cancel_debts", lambda *_: None)
-    granted_after_debts(three, monkeypatch)
+    monkeypatch.setattr(RedlockBackend, "_cancel_undoing", lambda *_: None)
+    granted_after_pending(three, monkeypatch)
     rivals = [locks["default"].try_acquire("debts", new_owner(), TTL) for _ in range(2)]
     assert any(isinstance(outcome, Grant) for outcome in rivals)
 
@@ -179,7 +179,7 @@ def test_one_owner_for_all_tries_is_caught(three, monkeypatch):
 def test_a_grant_cancels_what_the_same_owner_left_to_undo(three, monkeypatch):
     """A caller of the backend itself that repeats its request with one owner keeps what it is granted."""
     monkeypatch.setattr("locking.backends.redlock.owner_of_try", lambda owner, attempts: owner)
-    owner = granted_after_debts(three, monkeypatch)
+    owner = granted_after_pending(three, monkeypatch)
     assert isinstance(locks["default"].try_acquire("debts", new_owner(), TTL), Busy)
     assert all(client(node.waiter).hexists("debts", owner) for node in three)
 
@@ -233,7 +233,7 @@ def test_what_cannot_be_undone_costs_no_other_lock_a_vote(three):
     """A release that a server still owes, of a key that holds something else by now, does not silence it."""
     backend, owner = locks["default"], new_owner()
     assert isinstance(backend, RedlockBackend)
-    backend.nodes[0].owe(backend._kind.release("owed", owner))
+    backend.nodes[0].undo_later(backend._kind.release("owed", owner))
     client(three[0].waiter).set("owed", "no lock")
     three[1].kill()
     assert isinstance(backend.try_acquire("other", owner, TTL), Grant)
@@ -249,8 +249,8 @@ def interrupting(three, monkeypatch):
     backend, made = locks["default"], Interrupting(UnixDomainSocketConnection, None)
     assert isinstance(backend, RedlockBackend)
     for node in backend.nodes:
-        transport: Any = node.backend.calls.transports()[0]
-        transport.make.args[0].connection_class = made.connection_class
+        server: Any = node.backend.calls
+        server.make.args[0].connection_class = made.connection_class
     return made
 
 
@@ -279,7 +279,7 @@ def test_a_socket_that_is_kept_after_an_interruption_is_caught(three, interrupti
         try:
             return read(node, asked, request, deadline)
         except BaseException:
-            node.transport.idle.append(asked.connection)
+            node.server.idle.append(asked.connection)
             raise
 
     monkeypatch.setattr("locking.backends.redis.nodes.closed_on_failure", nullcontext)

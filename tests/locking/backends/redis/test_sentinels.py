@@ -13,6 +13,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.sentinel import SentinelConnectionPool, SentinelManagedSSLConnection
 
 from locking.backends.redis import async_transport
+from locking.backends.redis.index import Index
+from locking.backends.redis.protocol import Terms
 from locking.backends.redis.sentinel import Sentinels
 
 STATE = {
@@ -57,10 +59,11 @@ def test_tasks_that_ask_at_once_share_the_answer():
     """One thread asks for all of them, however many connect: a Sentinel that hangs takes no other thread."""
     go = Event()
     ask = Mock(side_effect=lambda: go.wait(20) and ("::1", 1))
-    transport = async_transport.AsyncTransport(Mock(spec=SentinelConnectionPool, get_master_address=ask))
+    pool = Mock(spec=SentinelConnectionPool, get_master_address=ask)
+    server = async_transport.AsyncServer(Terms("default", Index()), pool)
 
     async def scenario():
-        tasks = [asyncio.create_task(transport._master()) for _ in range(2)]
+        tasks = [asyncio.create_task(server._master()) for _ in range(2)]
         await asyncio.sleep(0)
         go.set()
         assert await asyncio.gather(*tasks) == [("::1", 1)] * 2

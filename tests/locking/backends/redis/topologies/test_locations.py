@@ -76,7 +76,7 @@ def test_a_cache_on_a_cluster_is_reached_by_tls_where_its_client_is(settings, mo
     monkeypatch.setattr(topology, "_client_of_cache", lambda settings: client)
     settings.LOCKING = {"default": {"CACHE": "default"}}
     backend: Any = locks["default"]
-    made = backend.calls._server(Address("192.0.2.1", 1)).transport.make().connection
+    made = backend.calls._server(Address("192.0.2.1", 1)).make().connection
     assert type(made) is kind
     assert made.host == "192.0.2.1"
 

@@ -165,7 +165,7 @@ def test_a_cache_on_a_sentinel_is_shared(service, settings):
     settings.LOCKING = {"default": {"CACHE": "default"}}
 
     backend: Any = locks["default"]
-    pool = backend.calls.transport.make().connection.connection_pool
+    pool = backend.calls.make().connection.connection_pool
     assert isinstance(pool.sentinel_manager, Sentinels)
     for sentinel in pool.sentinel_manager.sentinels:
         asked = sentinel.connection_pool.connection_kwargs
