@@ -113,16 +113,16 @@ class Lock:
     on_open_transaction: OnOpenTransaction
     """What acquiring it does inside an open transaction."""
     _wait: float | None
+    _entered: dict[int, tuple[ref[object], list[Lease], list[Lease]]]
+    """By the id of a thread or task: its leases, and those of its blocks, innermost last. The entry goes when
+    it does, so no other is taken for it."""
 
     def __init__(self, parts: Sequence[SingleLock]) -> None:
         self._parts = parts
         self._wait, self.transaction_on = parts[0]._wait, parts[0].transaction_on
         self.on_open_transaction = parts[0].on_open_transaction
         self.name = ", ".join(part.name for part in parts)
-        self._entered: dict[int, tuple[ref[object], list[Lease], list[Lease]]] = {}
-        """By the id of a thread or task: its leases, and those of its blocks, innermost last. The entry goes
-        when it does, so no other is taken for it.
-        """
+        self._entered = {}
 
     def __repr__(self) -> str:
         return f"<Lock of {self.name}>"
@@ -273,11 +273,10 @@ class Lock:
             blocks.append(lease)
 
     def _forget(self) -> None:
-        if (mine := self._entered.pop(me := id(current_context()), None)) is None:
-            raise self._not_held()
+        mine = self._entered[me := id(current_context())]
         mine[1].pop()
-        if mine[1]:
-            self._entered[me] = mine
+        if not mine[1]:
+            del self._entered[me]
 
     def _pop_block_lease(self, error: BaseException | None) -> Lease | None:
         """Take the lease of a block that ends off the list; None where the body released it, and raised.
@@ -291,7 +290,13 @@ class Lock:
             return None
         _, leases, blocks = mine
         own = blocks.pop() if blocks else leases[-1]
-        lease = leases.pop(-1 if leases[-1] is own else _index_of_block_lease(own, leases, blocks))
+        index = -1  # where the block's own is, nearly always
+        if leases[-1] is not own and own in leases:
+            # Where its own was given back by itself, be it lost by then, the last one counts, too: the lock
+            # was acquired again. But that may be an outer block's.
+            given_back = not any(map(is_registered, own.leases))
+            index = -1 if given_back and leases[-1] not in blocks else leases.index(own)
+        lease = leases.pop(index)
         if leases:
             self._entered[me] = mine
         return lease
@@ -374,17 +379,6 @@ def _unreleased(leases: Sequence[Lease], blocks: Sequence[Lease]) -> list[Lease]
     return [each for each in leases if each.state is not State.RELEASED or each in blocks]
 
 
-def _index_of_block_lease(own: Lease, leases: Sequence[Lease], outer: Sequence[Lease]) -> int:
-    """Return where the lease is that a block releases: its own, which is nearly always the last.
-
-    If its own was given back by itself, be it lost by then, it is the last, too, unless that is an outer
-    block's: the lock was acquired again.
-    """
-    if own not in leases or (not any(map(is_registered, own.leases)) and leases[-1] not in outer):
-        return -1
-    return leases.index(own)
-
-
 def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:
     """Drop the leases of a thread or task that has ended without releasing them: they aren't renewed."""
     if (left := lock()) is not None:
@@ -393,8 +387,6 @@ def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:
 
 class Attempt:
     """What `Lock.attempt` returns: `with` and `async with` give a lease, or None."""
-
-    __slots__ = ("_leases", "_lock", "_wait")
 
     def __init__(self, lock: Lock, wait: Seconds | Unset | None) -> None:
         self._lock, self._wait = lock, wait
@@ -556,7 +548,7 @@ class SingleLock(Lock):
         self, waiter: Waiter, busy: Busy, begun: float, wait: float | None, context: object
     ) -> Grant:
         outcome: Outcome = busy
-        with Waiting(self, busy, context, begun) as watch:
+        with self._waiting(busy, context, begun) as watch:
             try:
                 while isinstance(outcome, Busy):
                     pause = self._pause(outcome, begun, wait)
@@ -572,7 +564,7 @@ class SingleLock(Lock):
         self, waiter: AsyncWaiter, busy: Busy, begun: float, wait: float | None, context: object
     ) -> Grant:
         outcome: Outcome = busy
-        with Waiting(self, busy, context, begun) as watch:
+        with self._waiting(busy, context, begun) as watch:
             try:
                 while isinstance(outcome, Busy):
                     pause = self._pause(outcome, begun, wait)
@@ -583,6 +575,22 @@ class SingleLock(Lock):
                 if withdraw := watch.end():
                     await asyncio.shield(asyncio.to_thread(withdraw))
         return outcome
+
+    @contextmanager
+    def _waiting(self, busy: Busy, context: object, begun: float) -> Iterator[waits.WaitWatch]:
+        """Count a wait, and let observers hear of it, for as long as the block runs."""
+        settings, facts = self.backend.settings, (self.name, self.options.template, self.backend.alias)
+        if busy.outage is None and breaker.silent:
+            breaker.answered(self.backend, self.key)
+        if not waits.waiters.enter(settings.alias, settings.max_waiters):
+            reason = f"{settings.max_waiters} waiters in this process already (MAX_WAITERS)"
+            raise self.not_acquired(busy, begun, TooManyWaiters, reason)
+        try:
+            tell("waiting", *facts, 1)
+            yield waits.watch(self.terms, context, begun)
+        finally:
+            waits.waiters.leave(settings.alias)
+            tell("waiting", *facts, -1)
 
     def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already, unless it may be another task's.
@@ -618,16 +626,10 @@ class SingleLock(Lock):
         """Return the error of a wait since `begun` that ends with this refusal."""
         alias, waited = self.backend.settings.alias, now() - begun
         ask = waited >= holders.WORTH_A_QUESTION and _get_running_loop() is None
-        return error(
-            self.name,
-            waited=waited,
-            backend=alias,
-            holder=busy.holder,
-            held_by=busy.holder and holders.description(self.backend, busy.holder, ask=ask),
-            retry_after=busy.retry_after,
-            reason=reason,
-            estimate=estimates.usual_hold(alias, self.options.template),
-        )
+        who = busy.holder and holders.description(self.backend, busy.holder, ask=ask)
+        usual = estimates.usual_hold(alias, self.options.template)
+        return error(self.name, waited=waited, backend=alias, holder=busy.holder, held_by=who,
+                     retry_after=busy.retry_after, reason=reason, estimate=usual)  # fmt: skip
 
     def _may_undo(self, first: Outcome | None) -> bool:
         """Whether a hold of our owner can only come from this attempt, so that it may be released.
@@ -659,24 +661,18 @@ class SingleLock(Lock):
 
     def _note_refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> None:
         """Tell statistics and listeners of an acquisition that came to nothing."""
-        deadlock = isinstance(error, LockDeadlock)
+        signal, outcome, reason = lock_refused, "unavailable", None
+        if isinstance(error, LockDeadlock):
+            signal, outcome, reason = lock_deadlocked, "deadlock", error.reason
+        elif isinstance(error, LockNotAcquired):
+            outcome = "contended"
         for counted in COUNTED:
             counted(self.backend.settings.alias, "refused")
-            if deadlock:
+            if signal is lock_deadlocked:
                 counted(self.backend.settings.alias, "deadlock")
-        contended = isinstance(error, LockNotAcquired)
-        notify(
-            lock_deadlocked if deadlock else lock_refused,
-            outcome="deadlock" if deadlock else "contended" if contended else "unavailable",
-            name=self.name,
-            key=self.key,
-            backend=self.backend.alias,
-            owner=owner,
-            waited=waited,
-            holder=getattr(error, "holder", None),
-            template=self.options.template,
-            reason=getattr(error, "reason", None) if deadlock else None,
-        )
+        notify(signal, outcome=outcome, name=self.name, key=self.key, backend=self.backend.alias,
+               owner=owner, waited=waited, holder=getattr(error, "holder", None),
+               template=self.options.template, reason=reason)  # fmt: skip
 
     @contextmanager
     def _released_if_unsettled(self, waiter: Waiter | AsyncWaiter, owner: str) -> Iterator[None]:
@@ -718,36 +714,6 @@ class SingleLock(Lock):
 
 class LateGrant(BackendUnavailable):
     """The lock was granted, and its lease had ended by the time the grant arrived: it proves nothing."""
-
-
-class Waiting:
-    """A wait that counts, and of which observers hear, for as long as the block runs.
-
-    A signal handler may raise anywhere but between `__enter__` and the block. A generator would cost more.
-    """
-
-    def __init__(self, lock: SingleLock, busy: Busy, context: object, begun: float) -> None:
-        self._lock, self._begin = lock, (busy, context, begun)
-
-    def __enter__(self) -> waits.WaitWatch:
-        lock, (busy, context, begun) = self._lock, self._begin
-        settings = lock.backend.settings
-        if busy.outage is None and breaker.silent:
-            breaker.answered(lock.backend, lock.key)
-        if not waits.waiters.enter(settings.alias, settings.max_waiters):
-            reason = f"{settings.max_waiters} waiters in this process already (MAX_WAITERS)"
-            raise lock.not_acquired(busy, begun, TooManyWaiters, reason)
-        try:
-            tell("waiting", lock.name, lock.options.template, lock.backend.alias, 1)
-            return waits.watch(lock.terms, context, begun)
-        except BaseException:
-            self.__exit__()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        lock = self._lock
-        waits.waiters.leave(lock.backend.settings.alias)
-        tell("waiting", lock.name, lock.options.template, lock.backend.alias, -1)
 
 
 def assert_locked(*names: str, backend: str = DEFAULT_ALIAS) -> None:

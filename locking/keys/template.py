@@ -18,11 +18,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
-from string import Formatter
 from typing import Final
 
 from django.core.exceptions import ObjectDoesNotExist
@@ -34,7 +33,8 @@ from locking.keys.values import ALWAYS_ENCODED, CONVERTERS, TEXT_UNSAFE, encode,
 FORMAT_STYLE: Final = re.compile(r"""[^'"<>]*(?<![$#%]){[^'"<>]*""")
 """`order:{order_id}`: braces and neither quotes nor angle brackets. `${id}` and `#{id}` are of others."""
 
-TERM: Final = re.compile(
+FORMAT_TERM: Final = re.compile(r"(?P<text>[^{}]+)|{(?P<value>[^{}]*)}")
+QUOTED_TERM: Final = re.compile(
     r"""\s*(?:'(?P<single>[^']*)'|"(?P<double>[^"]*)"|<(?P<value>(?:[^<>'"]|'[^']*'|"[^"]*")*)>)\s*"""
 )
 VALUE: Final = re.compile(
@@ -46,9 +46,11 @@ FOREIGN: Final = re.compile(r"[#$%]?{\s*([\w.]+)\s*}|[#$]([^\W\d][\w.]*)|<\s*#([
 """How others write a value: SpEL, a shell, an f-string, printf."""
 
 NO_TERM: Final = "a term is expected here: 'text' or <parameter>"
+NO_PARTNER: Final = "this brace has no partner; literal braces need the quoted style: 'text'+<parameter>"
 NO_VALUE: Final = (
     "a value is a parameter and its .attributes; what calls or indexes belongs in a callable key"
 )
+NO_CONVERSION: Final = "there are no conversions in format specs of a key; write the parameter's name alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +227,7 @@ class _Mistake(Exception):
 def _compile(source: str) -> Template:
     quoted = FORMAT_STYLE.fullmatch(source) is None
     terms: list[str | Value] = []
-    for term in _quoted_terms(source) if quoted else _format_terms(source):
+    for term in _terms(source, quoted=quoted):
         if isinstance(term, str) and terms and isinstance(terms[-1], str):
             terms[-1] += term
         else:
@@ -241,48 +243,35 @@ def _compile(source: str) -> Template:
     return Template(source, quoted, tuple(terms), pieces, re.compile(f"[{ALWAYS_ENCODED}{re.escape(marks)}]"))
 
 
-def _quoted_terms(source: str) -> list[str | Value]:
-    """Read `'order:'+<order.pk>`, term by term."""
-    terms: list[str | Value] = []
-    end = -1
-    while end < len(source):
-        match = TERM.match(source, end + 1)
+def _terms(source: str, *, quoted: bool) -> Iterator[str | Value]:
+    """Read a key in either style, term by term; what is wrong first is told first."""
+    at = 0
+    while True:
+        match = (QUOTED_TERM if quoted else FORMAT_TERM).match(source, at)
         if match is None:
-            rest = source[end + 1 :].lstrip()
-            reason = "this '<' is never closed" if rest.startswith("<") else NO_TERM
+            rest = source[at:].lstrip()
+            reason = NO_PARTNER if not quoted else "this '<' is never closed" if rest[:1] == "<" else NO_TERM
             raise _Mistake(len(source) - len(rest), reason)
         kind = str(match.lastgroup)
-        terms.append(_read_value(match[kind], match.start(kind)) if kind == "value" else match[kind])
-        end = match.end()
-        if source[end : end + 1] not in ("", "+"):
-            raise _Mistake(end, "a '+' is missing before this")
-    return terms
-
-
-def _format_terms(source: str) -> list[str | Value]:
-    """Read `order:{order.pk}` by Python's own parser of such texts."""
-    if stray := re.search(r"[{}]", re.sub(r"{[^{}]*}", lambda match: " " * len(match[0]), source)):
-        reason = "this brace has no partner; literal braces need the quoted style: 'text'+<parameter>"
-        raise _Mistake(stray.start(), reason)
-    terms: list[str | Value] = []
-    column = 0
-    try:
-        for text, field, spec, conversion in Formatter().parse(source):
-            terms += [text] if text else []
-            if field is not None:
-                column = source.index("{", column) + 1
-                if conversion:
-                    raise _Mistake(column, "a key has no conversions; write the parameter's name alone")
-                terms.append(_read_value(f"{spec}:{field}" if spec else field, column))
-    except ValueError as error:  # of half a conversion
-        raise _Mistake(source.index("{", column) + 1, str(error)) from None
-    return terms
+        if kind != "value":
+            yield match[kind]
+        elif quoted:
+            yield _read_value(match[kind], match.start(kind))
+        else:
+            path, _, converter = match[kind].partition(":")
+            yield _read_value(f"{converter}:{path}" if converter else path, match.start(kind))
+        at = match.end()
+        if at == len(source):
+            return
+        if quoted and source[at] != "+":
+            raise _Mistake(at, "a '+' is missing before this")
+        at += quoted
 
 
 def _read_value(inside: str, column: int) -> Value:
     match = VALUE.fullmatch(inside)
     if match is None:
-        raise _Mistake(column, NO_VALUE)
+        raise _Mistake(column, NO_CONVERSION if "!" in inside else NO_VALUE)
     name, *attributes = (part.strip() for part in match["path"].split("."))
     if any(part.startswith("_") for part in (name, *attributes)):
         raise _Mistake(column, "a name with a leading underscore is private, and not read")

@@ -39,8 +39,15 @@ def as_text(value: Any) -> str:
             raise LockKeyError(f"an unsaved {type(value).__name__} has no identity yet; save it first")
         return as_text(value.pk)
     for kind, convert in KINDS:
-        if issubclass(type(value), kind):  # its real type: a lazy object only pretends
-            return _written(value, convert)
+        if not issubclass(type(value), kind):  # its real type: a lazy object only pretends
+            continue
+        try:
+            return convert(value)
+        except ValueError as error:  # Python refuses to print an int of thousands of digits
+            what = "an int with thousands of digits can't identify a resource; pass a shorter value"
+            raise LockKeyError(what) from error
+        except OverflowError as error:
+            raise LockKeyError(f"{value} lies outside the calendar in UTC; pass a nearer moment") from error
     raise LockKeyError(_unfit(value))
 
 
@@ -52,17 +59,6 @@ KINDS: Final[tuple[tuple[type, Callable[[Any], str]], ...]] = (
     (datetime, lambda value: datetime.isoformat(value.astimezone(UTC) if value.tzinfo else value)),
     (date, date.isoformat),
 )
-
-
-def _written(value: object, convert: Callable[[Any], str]) -> str:
-    try:
-        return convert(value)
-    except ValueError as error:  # Python refuses to print an int of thousands of digits
-        raise LockKeyError(
-            "an int with thousands of digits can't identify a resource; pass a shorter value"
-        ) from error
-    except OverflowError as error:
-        raise LockKeyError(f"{value} lies outside the calendar in UTC; pass a nearer moment") from error
 
 
 def _unfit(value: object) -> str:

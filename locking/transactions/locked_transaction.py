@@ -129,6 +129,7 @@ class LockedTransaction:
         connections: this thread's, to those databases.
         lease: of the lock, once it is held.
         committed: the databases whose COMMIT has succeeded so far.
+        returned: whether a decorated function has: what is raised from then on isn't its own.
     """
 
     names: frozenset[str]
@@ -136,6 +137,7 @@ class LockedTransaction:
     scope: str
     fenced: bool = False
     committed: list[str] = field(default_factory=list)
+    returned: bool = False
     connections: tuple[BaseDatabaseWrapper, ...] = field(init=False)
     lease: Lease = field(init=False)
 
@@ -267,17 +269,17 @@ def transaction_under(
             refuse_silent_rollbacks(section.connections)
             section.lease.confirm()
     except BaseException as error:
-        _say_what_was_committed(error, section)
+        _say_what_was_committed(error, section.committed)
         raise
     finally:
         if lease is not None and held is None:
             let_go(lease, release=release)
 
 
-def _say_what_was_committed(error: BaseException, section: LockedTransaction) -> None:
-    if section.committed:
-        plural = "databases" if len(section.committed) > 1 else "database"
-        error.add_note(f"raised after COMMIT on the {plural} {shown(section.committed)}: that work is stored")
+def _say_what_was_committed(error: BaseException, aliases: Sequence[str]) -> None:
+    if aliases:
+        databases = "databases" if len(aliases) > 1 else "database"
+        error.add_note(f"raised after COMMIT on the {databases} {shown(aliases)}: that work is stored")
 
 
 def _beginning_with(lock: Lock, section: LockedTransaction) -> tuple[BaseDatabaseWrapper, ...]:
