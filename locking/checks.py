@@ -239,7 +239,8 @@ def _check_view(view: Callable[..., Any], atomic: set[str]) -> Iterator[CheckMes
         yield _message("E007", text.format(dotted_path(view)))
         return
     kind = _class_of(view)
-    for method in (getattr(kind, name, None) for name in dir(kind)):
+    methods: Iterator[Any] = (getattr(kind, name, None) for name in dir(kind))
+    for method in methods:
         if _ends_early(method):
             yield _message("E006", text.format(dotted_path(method)))
 

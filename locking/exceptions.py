@@ -20,6 +20,7 @@ different outcomes, three different classes.
 
 from __future__ import annotations
 
+import copyreg
 from typing import NamedTuple
 
 
@@ -76,11 +77,7 @@ class LockNotAcquired(LockError, TimeoutError):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the attributes, not a call: Celery sends exceptions between processes."""
-        return _blank, (type(self),), {**vars(self), "args": self.args}
-
-
-def _blank(error: type[LockNotAcquired]) -> LockNotAcquired:
-    return error.__new__(error)
+        return copyreg.__newobj__, (type(self),), {**vars(self), "args": self.args}  # type: ignore[attr-defined]
 
 
 class TooManyWaiters(LockNotAcquired):

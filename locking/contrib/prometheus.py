@@ -24,6 +24,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from locking.contrib.groups import DEFAULTS, Groups, read_setting
 from locking.core.lease import live_leases
+from locking.liveness.files import start_of
 from locking.signals import LockEvent, Observer, Renewal, observe
 from locking.utils.background import after_fork
 from locking.utils.clock import now
@@ -186,18 +187,9 @@ def _registry() -> CollectorRegistry:
     # What killed processes held leaves the shared gauges; their counters stay. A server's own hook for ended
     # workers does the same, where there is one and it is called.
     for pid in {int(path.stem.rpartition("_")[2]) for path in Path(folder).glob("gauge_live*_*.db")}:
-        if not exists(pid):
+        if start_of(pid) == "":
             with suppress(FileNotFoundError):  # another scrape was quicker
                 mark_process_dead(pid)  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return registry
-
-
-def exists(pid: int) -> bool:
-    """Return whether a process has this pid; another user's counts."""
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return isinstance(error, PermissionError)
-    return True

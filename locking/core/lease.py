@@ -24,7 +24,7 @@ from locking.backends.capabilities import SessionBound
 from locking.core import estimates
 from locking.core.pending_release import release_retrier
 from locking.exceptions import BackendError, LockError, LockExpired, LockLost, LockNotOwned
-from locking.keys.names import MIN_TTL, Seconds, check_ttl
+from locking.keys.names import MIN_TTL, OnOpenTransaction, Seconds, check_ttl
 from locking.signals import (
     COUNTED,
     Outcome,
@@ -67,7 +67,7 @@ class LeaseTerms(NamedTuple):
         ttl: seconds of the lease.
         renewed: whether it is kept alive.
         permits: of a semaphore.
-        min_hold, on_lost, template: see `get_lock`.
+        wait, fenced, guarded, min_hold, on_lost, template, on_open_transaction: see `get_lock`.
         site: the function that a decorator locks; None = the line that acquires.
         shared_name: another process may act for the same client, and take the lease over.
         owner_is_given: another process may act under the very same owner.
@@ -78,10 +78,14 @@ class LeaseTerms(NamedTuple):
     backend: BaseLockBackend
     ttl: float
     renewed: bool
+    wait: float | None
+    fenced: bool
+    guarded: bool
     permits: int | None
     min_hold: float
     on_lost: Callable[[Lease], None] | None
     template: str | None
+    on_open_transaction: OnOpenTransaction
     site: CallSite | None
     shared_name: bool = False
     owner_is_given: bool = False

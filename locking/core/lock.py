@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from asyncio.events import _get_running_loop
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, Never, Unpack
@@ -15,12 +15,12 @@ from weakref import WeakKeyDictionary, ref
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from locking.backends.base import AsyncWaiter, Busy, Grant, Outcome, Waiter
+from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease
 from locking.core import estimates, holders, waits
 from locking.core.breaker import breaker
 from locking.core.handler import DEFAULT_ALIAS, locks
-from locking.core.lease import HOLDS, Lease, SingleLease, State, held_by, is_registered, latest_of
+from locking.core.lease import HOLDS, Lease, SingleLease, held_by, is_registered, latest_of
 from locking.core.open_transactions import in_calling_thread, refuse_open_transactions
 from locking.core.options import CheckedOptions, LockOptions, shared_options
 from locking.core.pending_release import release_retrier
@@ -28,7 +28,6 @@ from locking.core.renewal import watchdogs
 from locking.exceptions import (
     BackendUnavailable,
     LockDeadlock,
-    LockError,
     LockNotAcquired,
     LockNotOwned,
     LockNotSupported,
@@ -50,7 +49,7 @@ from locking.signals import (
 from locking.utils import logs
 from locking.utils.clock import now
 from locking.utils.hints import refuse_unknown
-from locking.utils.ownership import current_context, is_owner_of, new_owner
+from locking.utils.ownership import current_context, is_owner_of, new_guarded_owner, new_owner
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +93,10 @@ def get_lock(*names: str, **options: Unpack[LockOptions]) -> Lock:
     return joined([SingleLock(name, given) for name in check_names(names)])
 
 
+Entry = tuple[Lease, bool]
+"""A lease, and whether the end of a block gives it back."""
+
+
 def joined(parts: Sequence[SingleLock]) -> Lock:
     """Return the lock of several names, or of the only one."""
     return parts[0] if len(parts) == 1 else Lock(parts)
@@ -113,9 +116,9 @@ class Lock:
     on_open_transaction: OnOpenTransaction
     """What acquiring it does inside an open transaction."""
     _wait: float | None
-    _entered: dict[int, tuple[ref[object], list[Lease], list[Lease]]]
-    """By the id of a thread or task: its leases, and those of its blocks, innermost last. The entry goes when
-    it does, so no other is taken for it."""
+    _entered: dict[int, tuple[ref[object], list[Entry]]]
+    """By the id of a thread or task: what it has acquired, innermost last. The entry goes when it does, so no
+    other is taken for it."""
 
     def __init__(self, parts: Sequence[SingleLock]) -> None:
         self._parts = parts
@@ -247,85 +250,63 @@ class Lock:
         """
         return Attempt(self, wait)
 
-    # the leases of the running thread or task, innermost last
+    # what the running thread or task has acquired
 
     def _lease(self) -> Lease:
-        mine = self._entered.get(id(current_context()))
-        if mine is None:
-            raise self._not_held()
-        _, leases, blocks = mine
-        if len(leases) > 1:  # nearly never; what was given back hides nothing that is held
-            leases[:] = _unreleased(leases, blocks) or leases[-1:]
-        return leases[-1]
+        """Return the last lease that wasn't given back."""
+        _, entries = self._entered.get(id(current_context()), (None, []))
+        for lease, _of_block in reversed(entries):
+            if _is_registered(lease):
+                return lease
+        raise self._not_held()
 
     def _remember(self, lease: Lease, context: object, of_block: bool) -> None:
-        """Put a new lease on the list of `context`, and on that of its blocks."""
         me = id(context)
         mine = self._entered.get(me)
         if mine is None:
             there = ref(context, partial(_forget_context, ref(self), me))
-            self._entered[me] = there, [lease], [lease] if of_block else []
+            self._entered[me] = there, [(lease, of_block)]
             return
-        _, leases, blocks = mine
-        # What was released by the lease itself goes here: one thread may use the same lock for years.
-        leases[:] = [*_unreleased(leases, blocks), lease]
-        if of_block:
-            blocks.append(lease)
-
-    def _forget(self) -> None:
-        mine = self._entered[me := id(current_context())]
-        mine[1].pop()
-        if not mine[1]:
-            del self._entered[me]
+        # What was given back goes here, for one thread may use the same lock for years. A block's own stays:
+        # its end tells that it was given back before.
+        _, entries = mine
+        entries[:] = [entry for entry in entries if entry[1] or _is_registered(entry[0])]
+        entries.append((lease, of_block))
 
     def _pop_block_lease(self, error: BaseException | None) -> Lease | None:
-        """Take the lease of a block that ends off the list; None where the body released it, and raised.
+        """Take the lease that a block's end gives back off the list: its own. If that was given back before,
+        the lock may have been acquired again since; then it is the last one.
 
-        A generator that is closed did not raise: it may be closed by another thread than its lock's.
+        None where another thread than the lock's ends the block by an error. One that closes a generator must
+        hear that the lock stays.
         """
-        mine = self._entered.pop(me := id(current_context()), None)
+        mine = self._entered.get(me := id(current_context()))
         if mine is None:
             if error is None or isinstance(error, GeneratorExit):
                 raise self._not_held()
             return None
-        _, leases, blocks = mine
-        own = blocks.pop() if blocks else leases[-1]
-        index = -1  # where the block's own is, nearly always
-        if leases[-1] is not own and own in leases:
-            # Where its own was given back by itself, be it lost by then, the last one counts, too: the lock
-            # was acquired again. But that may be an outer block's.
-            given_back = not any(map(is_registered, own.leases))
-            index = -1 if given_back and leases[-1] not in blocks else leases.index(own)
-        lease = leases.pop(index)
-        if leases:
-            self._entered[me] = mine
-        return lease
+        _, entries = mine
+        if len(entries) == 1:  # nearly always
+            del self._entered[me]
+            return entries[0][0]
+        begin = max(index for index, (_, of_block) in enumerate(entries) if of_block)
+        own, _ = entries.pop(begin)
+        since = [entry for entry in entries[begin:] if _is_registered(entry[0])]
+        if not since or _is_registered(own):
+            return own
+        entries.remove(since[-1])
+        return since[-1][0]
 
     def _not_held(self) -> LockNotOwned:
         return LockNotOwned(f"the lock {self.name!r} isn't held by this thread or task")
 
     def release(self) -> None:
         """Release what this thread or task acquired last. LockNotOwned, LockLost: see `Lease.release`."""
-        with self._ending() as lease:
-            lease.release()
+        self._lease().release()
 
     async def arelease(self) -> None:
         """`release` for asyncio."""
-        with self._ending() as lease:
-            await lease.arelease()
-
-    @contextmanager
-    def _ending(self) -> Iterator[Lease]:
-        """Forget the innermost lease after its release, unless that may be tried again after an outage."""
-        lease = self._lease()
-        try:
-            yield lease
-        except BackendUnavailable:
-            raise  # an outage must not lose what proves the hold
-        except LockError:
-            self._forget()
-            raise
-        self._forget()
+        await self._lease().arelease()
 
     def extend(self, ttl: Seconds) -> None:
         """Give the lease `ttl` seconds from now; see `Lease.extend`."""
@@ -374,9 +355,9 @@ def _together(taken: list[Lease]) -> Lease:
     return Lease([single for lease in taken for single in lease.leases])
 
 
-def _unreleased(leases: Sequence[Lease], blocks: Sequence[Lease]) -> list[Lease]:
-    """Return those that were not released by themselves, and those of blocks, which tell it at their end."""
-    return [each for each in leases if each.state is not State.RELEASED or each in blocks]
+def _is_registered(lease: Lease) -> bool:
+    """Whether any name of a lease was not given back yet."""
+    return any(map(is_registered, lease.leases))
 
 
 def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:
@@ -426,13 +407,13 @@ class SingleLock(Lock):
 
     def __init__(self, name: str, options: CheckedOptions) -> None:
         self._entered = {}
-        self.options = options = options.resolve()
         self.terms = terms = options.terms(name)
         self.name, self.key, self.backend, self.ttl = name, terms.key, terms.backend, terms.ttl
-        self._wait = options.wait  # type: ignore[assignment] # both are resolved, as are the terms
-        self.on_open_transaction = options.on_open_transaction  # type: ignore[assignment]
-        self._new_owner = options.new_owner if options.guarded else new_owner
-        self.transaction_on = self.backend.transaction_on
+        self._wait, self.on_open_transaction = terms.wait, terms.on_open_transaction
+        self._new_owner: Callable[[], str] = new_owner
+        if terms.guarded:
+            self._new_owner = partial(_new_guarded_owner, terms.backend)
+        self.transaction_on = terms.backend.transaction_on
 
     def __repr__(self) -> str:
         return f"<Lock {self.name!r} on {self.backend.alias!r}>"
@@ -488,7 +469,7 @@ class SingleLock(Lock):
                 self._refuse_if_silent()
             owner = self._new_owner()
             outcome: Outcome | None = None
-            waiter = self.backend.waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
+            waiter = self.backend.waiter(self.key, owner, self.ttl, fenced=self.terms.fenced)
             waiter.owner_is_given = self.terms.owner_is_given
             try:
                 outcome = waiter.try_acquire(queue=wait != 0)
@@ -515,7 +496,7 @@ class SingleLock(Lock):
                 self._refuse_if_silent()
             owner = self._new_owner()
             outcome: Outcome | None = None
-            waiter = self.backend.async_waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
+            waiter = self.backend.async_waiter(self.key, owner, self.ttl, fenced=self.terms.fenced)
             waiter.owner_is_given = self.terms.owner_is_given
             try:
                 outcome = await waiter.try_acquire(queue=wait != 0)
@@ -579,7 +560,7 @@ class SingleLock(Lock):
     @contextmanager
     def _waiting(self, busy: Busy, context: object, begun: float) -> Iterator[waits.WaitWatch]:
         """Count a wait, and let observers hear of it, for as long as the block runs."""
-        settings, facts = self.backend.settings, (self.name, self.options.template, self.backend.alias)
+        settings, facts = self.backend.settings, (self.name, self.terms.template, self.backend.alias)
         if busy.outage is None and breaker.silent:
             breaker.answered(self.backend, self.key)
         if not waits.waiters.enter(settings.alias, settings.max_waiters):
@@ -627,7 +608,7 @@ class SingleLock(Lock):
         alias, waited = self.backend.settings.alias, now() - begun
         ask = waited >= holders.WORTH_A_QUESTION and _get_running_loop() is None
         who = busy.holder and holders.description(self.backend, busy.holder, ask=ask)
-        usual = estimates.usual_hold(alias, self.options.template)
+        usual = estimates.usual_hold(alias, self.terms.template)
         return error(self.name, waited=waited, backend=alias, holder=busy.holder, held_by=who,
                      retry_after=busy.retry_after, reason=reason, estimate=usual)  # fmt: skip
 
@@ -672,7 +653,7 @@ class SingleLock(Lock):
                 counted(self.backend.settings.alias, "deadlock")
         notify(signal, outcome=outcome, name=self.name, key=self.key, backend=self.backend.alias,
                owner=owner, waited=waited, holder=getattr(error, "holder", None),
-               template=self.options.template, reason=reason)  # fmt: skip
+               template=self.terms.template, reason=reason)  # fmt: skip
 
     @contextmanager
     def _released_if_unsettled(self, waiter: Waiter | AsyncWaiter, owner: str) -> Iterator[None]:
@@ -710,6 +691,12 @@ class SingleLock(Lock):
         if is_heard(lock_acquired, level):
             publish(lock_acquired, level, waited=waited, **lease.facts("acquired"))
         return lease
+
+
+def _new_guarded_owner(backend: BaseLockBackend) -> str:
+    """Return an owner that shows that its lock is released once its process is dead."""
+    tell("used", backend)
+    return new_guarded_owner()
 
 
 class LateGrant(BackendUnavailable):

@@ -45,7 +45,7 @@ def section_of(connection: BaseDatabaseWrapper) -> Any:
 def open_blocks(connection: BaseDatabaseWrapper) -> list[Any]:
     """Return the open atomic blocks, without those that TestCase wraps around each test."""
     blocks: list[Any] = connection.atomic_blocks
-    return [block for block in blocks if not block._from_testcase]
+    return blocks and [block for block in blocks if not block._from_testcase]
 
 
 def connections_in_transaction() -> list[BaseDatabaseWrapper]:

@@ -94,6 +94,8 @@ def _render(
         arguments = {}
         for name, value in _bind(signature, args, kwargs):
             arguments.setdefault(name, value)  # a parameter goes before one of `**kwargs`
+    if len(templates) == 1:
+        return (templates[0].render(arguments),)
     return tuple(template.render(arguments) for template in templates)
 
 

@@ -30,35 +30,37 @@ def says_nothing(value: object) -> bool:
 
 def as_text(value: Any) -> str:
     """Turn a value into text by its kind; what could mean two things, or change, is refused."""
-    if isinstance(value, Enum):
-        return as_text(value.value)
-    if isinstance(value, bool):
-        raise LockKeyError(f"{value!r} is a bool, which does not identify a resource; pass its id")
-    if isinstance(value, Model):
-        if value.pk is None or value._state.adding:
-            raise LockKeyError(f"an unsaved {type(value).__name__} has no identity yet; save it first")
-        return as_text(value.pk)
-    for kind, convert in KINDS:
-        if not issubclass(type(value), kind):  # its real type: a lazy object only pretends
-            continue
-        try:
-            return convert(value)
-        except ValueError as error:  # Python refuses to print an int of thousands of digits
-            what = "an int with thousands of digits can't identify a resource; pass a shorter value"
-            raise LockKeyError(what) from error
-        except OverflowError as error:
-            raise LockKeyError(f"{value} lies outside the calendar in UTC; pass a nearer moment") from error
-    raise LockKeyError(_unfit(value))
+    convert = KINDS.get(type(value))  # nearly always there
+    if convert is None:
+        if isinstance(value, Enum):
+            return as_text(value.value)
+        if isinstance(value, bool):
+            raise LockKeyError(f"{value!r} is a bool, which does not identify a resource; pass its id")
+        if isinstance(value, Model):
+            if value.pk is None or value._state.adding:
+                raise LockKeyError(f"an unsaved {type(value).__name__} has no identity yet; save it first")
+            return as_text(value.pk)
+        # By its real type: a lazy object only pretends.
+        convert = next((KINDS[kind] for kind in type(value).__mro__ if kind in KINDS), None)
+        if convert is None:
+            raise LockKeyError(_unfit(value))
+    try:
+        return convert(value)
+    except ValueError as error:  # Python refuses to print an int of thousands of digits
+        what = "an int with thousands of digits can't identify a resource; pass a shorter value"
+        raise LockKeyError(what) from error
+    except OverflowError as error:
+        raise LockKeyError(f"{value} lies outside the calendar in UTC; pass a nearer moment") from error
 
 
-KINDS: Final[tuple[tuple[type, Callable[[Any], str]], ...]] = (
-    (str, str.__str__),
-    (int, int.__repr__),
-    (UUID, UUID.__str__),
+KINDS: Final[Mapping[type, Callable[[Any], str]]] = {
+    str: str.__str__,
+    int: int.__repr__,
+    UUID: UUID.__str__,
     # One moment is one key, whichever zone it is given in.
-    (datetime, lambda value: datetime.isoformat(value.astimezone(UTC) if value.tzinfo else value)),
-    (date, date.isoformat),
-)
+    datetime: lambda value: datetime.isoformat(value.astimezone(UTC) if value.tzinfo else value),
+    date: date.isoformat,
+}
 
 
 def _unfit(value: object) -> str:

@@ -515,6 +515,8 @@ async def _awaited(answer: Any) -> Any:
 
 def _refuse_unfinished(function: Callable[..., Any], result: Any) -> None:
     """A generator, a coroutine or a streaming response does its work after the lock was released."""
+    if result is None:
+        return
     if not (result.streaming if isinstance(result, HttpResponseBase) else isinstance(result, UNFINISHED)):
         return
     if not inspect.isasyncgen(result) and hasattr(result, "close"):
