@@ -144,15 +144,8 @@ def latest_of(context: object) -> Lease | None:
 
 def unregister(lease: SingleLease) -> None:
     """Take `lease`, and no newer lease of the same thread and key, out of what this process holds."""
-    found = HOLDS.get(lease._hold_key)
-    if found is not None and found() is lease:
+    if lease.registered:
         del HOLDS[lease._hold_key]
-
-
-def is_registered(lease: SingleLease) -> bool:
-    """Whether `lease` is among what this process holds: until it is given back, also where it is lost."""
-    found = HOLDS.get(lease._hold_key)
-    return found is not None and found() is lease
 
 
 # --- leases -----------------------------------------------------------------------------------------------
@@ -201,6 +194,11 @@ class Lease:
     def remaining(self) -> float:
         """Return the seconds that are surely left, by the local clock; 0.0 when there are none."""
         return min(lease.remaining() for lease in self._leases)
+
+    @property
+    def registered(self) -> bool:
+        """Whether this process holds any of it: until it is given back, also where it is lost."""
+        return any(lease.registered for lease in self._leases)
 
     def ensure_held(self) -> None:
         """Raise LockLost if the lease has ended or may have; call it before what can't be undone."""
@@ -408,6 +406,11 @@ class SingleLease(Lease):
         if moment >= self.deadline:
             return True
         return isinstance(backend, SessionBound) and moment >= backend.hold_ends(self.key, self.owner)
+
+    @property
+    def registered(self) -> bool:
+        found = HOLDS.get(self._hold_key)
+        return found is not None and found() is self
 
     def is_another_calls(self) -> bool:
         """Whether it was taken by a `sync_to_async` call that has ended: perhaps another task's."""

@@ -8,10 +8,10 @@ import os
 import threading
 from asyncio.events import _get_running_loop
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, Never, Unpack
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -20,7 +20,7 @@ from locking.backends.capabilities import ForceRelease
 from locking.core import estimates, holders, waits
 from locking.core.breaker import breaker
 from locking.core.handler import DEFAULT_ALIAS, locks
-from locking.core.lease import HOLDS, Lease, SingleLease, held_by, is_registered, latest_of
+from locking.core.lease import HOLDS, Lease, SingleLease, held_by, latest_of
 from locking.core.open_transactions import in_calling_thread, refuse_open_transactions
 from locking.core.options import CheckedOptions, LockOptions, shared_options
 from locking.core.pending_release import release_retrier
@@ -93,8 +93,8 @@ def get_lock(*names: str, **options: Unpack[LockOptions]) -> Lock:
     return joined([SingleLock(name, given) for name in check_names(names)])
 
 
-Entry = tuple[Lease, bool]
-"""A lease, and whether the end of a block gives it back."""
+Entry = tuple[Lease | None, bool]
+"""A lease, or None of a block that was entered without the lock; and whether it is a block's."""
 
 
 def joined(parts: Sequence[SingleLock]) -> Lock:
@@ -256,11 +256,11 @@ class Lock:
         """Return the last lease that wasn't given back."""
         _, entries = self._entered.get(id(current_context()), (None, []))
         for lease, _of_block in reversed(entries):
-            if _is_registered(lease):
+            if lease is not None and lease.registered:
                 return lease
         raise self._not_held()
 
-    def _remember(self, lease: Lease, context: object, of_block: bool) -> None:
+    def _remember(self, lease: Lease | None, context: object, of_block: bool) -> None:
         me = id(context)
         mine = self._entered.get(me)
         if mine is None:
@@ -270,15 +270,15 @@ class Lock:
         # What was given back goes here, for one thread may use the same lock for years. A block's own stays:
         # its end tells that it was given back before.
         _, entries = mine
-        entries[:] = [entry for entry in entries if entry[1] or _is_registered(entry[0])]
+        entries[:] = [(each, block) for each, block in entries if block or (each and each.registered)]
         entries.append((lease, of_block))
 
     def _pop_block_lease(self, error: BaseException | None) -> Lease | None:
         """Take the lease that a block's end gives back off the list: its own. If that was given back before,
         the lock may have been acquired again since; then it is the last one.
 
-        None where another thread than the lock's ends the block by an error. One that closes a generator must
-        hear that the lock stays.
+        None where the block has none, or another thread ends it by an error: one that only closes a generator
+        must hear that the lock stays.
         """
         mine = self._entered.get(me := id(current_context()))
         if mine is None:
@@ -291,8 +291,8 @@ class Lock:
             return entries[0][0]
         begin = max(index for index, (_, of_block) in enumerate(entries) if of_block)
         own, _ = entries.pop(begin)
-        since = [entry for entry in entries[begin:] if _is_registered(entry[0])]
-        if not since or _is_registered(own):
+        since = [entry for entry in entries[begin:] if entry[0] and entry[0].registered]
+        if own is None or own.registered or not since:
             return own
         entries.remove(since[-1])
         return since[-1][0]
@@ -355,11 +355,6 @@ def _together(taken: list[Lease]) -> Lease:
     return Lease([single for lease in taken for single in lease.leases])
 
 
-def _is_registered(lease: Lease) -> bool:
-    """Whether any name of a lease was not given back yet."""
-    return any(map(is_registered, lease.leases))
-
-
 def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:
     """Drop the leases of a thread or task that has ended without releasing them: they aren't renewed."""
     if (left := lock()) is not None:
@@ -371,35 +366,26 @@ class Attempt:
 
     def __init__(self, lock: Lock, wait: Seconds | Unset | None) -> None:
         self._lock, self._wait = lock, wait
-        self._leases = WeakKeyDictionary[object, list[Lease | None]]()
-        """Of each thread or task that is in the block, innermost last."""
 
     def __enter__(self) -> Lease | None:
-        lease: Lease | None = None
-        with suppress(LockNotAcquired):
-            lease = self._lock.acquire(self._wait, _of_block=True)
-        self._leases.setdefault(current_context(), []).append(lease)
-        return lease
+        try:
+            return self._lock.acquire(self._wait, _of_block=True)
+        except LockNotAcquired:
+            self._lock._remember(None, current_context(), of_block=True)
+            return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._pop() is not None:
-            self._lock.__exit__(kind, error, trace)
+        self._lock.__exit__(kind, error, trace)
 
     async def __aenter__(self) -> Lease | None:
-        lease: Lease | None = None
-        with suppress(LockNotAcquired):
-            lease = await self._lock.aacquire(self._wait, _of_block=True)
-        self._leases.setdefault(current_context(), []).append(lease)
-        return lease
+        try:
+            return await self._lock.aacquire(self._wait, _of_block=True)
+        except LockNotAcquired:
+            self._lock._remember(None, current_context(), of_block=True)
+            return None
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._pop() is not None:
-            await self._lock.__aexit__(kind, error, trace)
-
-    def _pop(self) -> Lease | None:
-        if not (mine := self._leases.get(current_context())):
-            raise self._lock._not_held()
-        return mine.pop()
+        await self._lock.__aexit__(kind, error, trace)
 
 
 class SingleLock(Lock):

@@ -28,7 +28,7 @@ from django.core.exceptions import ObjectDoesNotExist
 
 from locking.exceptions import LockKeyError
 from locking.keys.names import balanced
-from locking.keys.values import ALWAYS_ENCODED, CONVERTERS, TEXT_UNSAFE, encode, says_nothing, shorten
+from locking.keys.values import ALWAYS_ENCODED, CONVERTERS, TEXT_UNSAFE, encode, shorten
 
 FORMAT_STYLE: Final = re.compile(r"""[^'"<>]*(?<![$#%]){[^'"<>]*""")
 """`order:{order_id}`: braces and neither quotes nor angle brackets. `${id}` and `#{id}` are of others."""
@@ -143,7 +143,7 @@ class Template:
                     raise self._no_attribute(value, found, attribute) from error
                 found = None
         try:
-            text = "" if says_nothing(found) else CONVERTERS[value.converter](found)
+            text = CONVERTERS[value.converter](found)
         except LockKeyError as error:
             raise LockKeyError(f"{value.write(quoted=self.quoted)}: {error}") from error.__cause__
         if text:

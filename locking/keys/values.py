@@ -23,15 +23,14 @@ DEFAULT_UNSAFE: Final = re.compile(f"[{ALWAYS_ENCODED}=]")
 TEXT_UNSAFE: Final = re.compile(r"[%\ud800-\udfff]")
 
 
-def says_nothing(value: object) -> bool:
-    """Whether a value is None, a lazy object standing for None (as `request.user` may), or an empty text."""
-    return isinstance(value, type(None)) or (issubclass(type(value), str) and not value)
-
-
 def as_text(value: Any) -> str:
-    """Turn a value into text by its kind; what could mean two things, or change, is refused."""
+    """Turn a value into text by its kind, None into an empty one; what could mean two things, or change, is
+    refused.
+    """
     convert = KINDS.get(type(value))  # nearly always there
     if convert is None:
+        if isinstance(value, type(None)):  # or a lazy object standing for None, as `request.user` may
+            return ""
         if isinstance(value, Enum):
             return as_text(value.value)
         if isinstance(value, bool):
@@ -77,6 +76,8 @@ def _unfit(value: object) -> str:
 def _converter(what: str, pattern: str, convert: Callable[[str], object]) -> Callable[[object], str]:
     def read(value: object) -> str:
         text = as_text(value)
+        if not text:
+            return text  # refused as empty, or the default's
         try:
             if re.fullmatch(pattern, text):
                 return str(convert(text))
