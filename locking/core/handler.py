@@ -83,6 +83,12 @@ class LockHandler(BaseConnectionHandler):  # type: ignore[type-arg] # it takes n
                 tell("used", backend)
             return current.backends[alias]
 
+    def __setitem__(self, alias: str, backend: BaseLockBackend) -> None:
+        self._current.backends[alias] = backend
+
+    def __delitem__(self, alias: str) -> None:
+        del self._current.backends[alias]
+
     def all(self, initialized_only: bool = False) -> list[BaseLockBackend]:
         """Return every configured backend, or with `initialized_only` those that are in use."""
         return list(self._current.backends.values()) if initialized_only else [self[alias] for alias in self]

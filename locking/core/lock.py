@@ -10,7 +10,7 @@ from asyncio.events import _get_running_loop
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, Never, Unpack
+from typing import Final, Never, TypeVar, Unpack
 from weakref import ref
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -52,6 +52,8 @@ from locking.utils.hints import refuse_unknown
 from locking.utils.ownership import current_context, is_owner_of, new_guarded_owner, new_owner
 
 logger = logging.getLogger(__name__)
+
+W = TypeVar("W", Waiter, AsyncWaiter)
 
 LONGEST_SLEEP: Final = 30.0
 """Seconds after which a waiter asks again in any case: a lost wake-up costs at most this."""
@@ -274,11 +276,11 @@ class Lock:
         entries.append((lease, of_block))
 
     def _pop_block_lease(self, error: BaseException | None) -> Lease | None:
-        """Take the lease that a block's end gives back off the list: its own. If that was given back before,
-        the lock may have been acquired again since; then it is the last one.
+        """Take off the list what the end of a block gives back: the block's own lease or, where that was
+        given back before and the lock was acquired again, the last one.
 
-        None where the block has none, or another thread ends it by an error: one that only closes a generator
-        must hear that the lock stays.
+        None where the block has none, or where another thread ends it by an error. A thread that only closes
+        a generator must hear that the lock stays.
         """
         mine = self._entered.get(me := id(current_context()))
         if mine is None:
@@ -289,7 +291,8 @@ class Lock:
         if len(entries) == 1:  # nearly always
             del self._entered[me]
             return entries[0][0]
-        begin = max(index for index, (_, of_block) in enumerate(entries) if of_block)
+        blocks = [index for index, (_, of_block) in enumerate(entries) if of_block]
+        begin = blocks[-1] if blocks else len(entries) - 1
         own, _ = entries.pop(begin)
         since = [entry for entry in entries[begin:] if entry[0] and entry[0].registered]
         if own is None or own.registered or not since:
@@ -451,21 +454,17 @@ class SingleLock(Lock):
             refuse_open_transactions((self.name,))
         begun = now()
         while True:
-            if breaker.silent:
-                self._refuse_if_silent()
-            owner = self._new_owner()
+            waiter = self._new_waiter(self.backend.waiter)
             outcome: Outcome | None = None
-            waiter = self.backend.waiter(self.key, owner, self.ttl, fenced=self.terms.fenced)
-            waiter.owner_is_given = self.terms.owner_is_given
             try:
                 outcome = waiter.try_acquire(queue=wait != 0)
                 if isinstance(outcome, Busy):
                     outcome = self._wait_in(waiter, outcome, begun, wait, context)
-                return self._leased(waiter.owner or owner, outcome, context, begun)
+                return self._leased(waiter.owner, outcome, context, begun)
             except BaseException as error:
-                self._clean_up_after(error, waiter.owner or owner, begun, outcome)
+                self._clean_up_after(error, waiter.owner, begun, outcome)
                 if self._may_undo(outcome):
-                    with self._released_if_unsettled(waiter, owner):
+                    with self._released_if_unsettled(waiter):
                         waiter.leave()
                 if not self._begins_again(error, begun, wait):
                     raise
@@ -478,21 +477,17 @@ class SingleLock(Lock):
             await in_calling_thread(partial(refuse_open_transactions, (self.name,)))
         begun = now()
         while True:
-            if breaker.silent:
-                self._refuse_if_silent()
-            owner = self._new_owner()
+            waiter = self._new_waiter(self.backend.async_waiter)
             outcome: Outcome | None = None
-            waiter = self.backend.async_waiter(self.key, owner, self.ttl, fenced=self.terms.fenced)
-            waiter.owner_is_given = self.terms.owner_is_given
             try:
                 outcome = await waiter.try_acquire(queue=wait != 0)
                 if isinstance(outcome, Busy):
                     outcome = await self._await_in(waiter, outcome, begun, wait, context)
-                return self._leased(waiter.owner or owner, outcome, context, begun)
+                return self._leased(waiter.owner, outcome, context, begun)
             except BaseException as error:
-                self._clean_up_after(error, waiter.owner or owner, begun, outcome)
+                self._clean_up_after(error, waiter.owner, begun, outcome)
                 if self._may_undo(outcome):
-                    with self._released_if_unsettled(waiter, owner):
+                    with self._released_if_unsettled(waiter):
                         await asyncio.shield(waiter.leave())
                 if not self._begins_again(error, begun, wait):
                     raise
@@ -503,13 +498,19 @@ class SingleLock(Lock):
             breaker.ended(self.backend, self.key)
         return isinstance(error, LateGrant) and (wait is None or now() < begun + wait)
 
-    def _refuse_if_silent(self) -> None:
-        """Raise BackendUnavailable at once where the backend's server doesn't answer at the moment."""
-        try:
-            breaker.admit(self.backend, self.key)
-        except BackendUnavailable as error:
-            self._note_refusal(error, "", 0.0)
-            raise
+    def _new_waiter(self, make: Callable[..., W]) -> W:
+        """Return the waiter of one attempt, which has an owner of its own; at once BackendUnavailable where
+        the server doesn't answer at the moment.
+        """
+        if breaker.silent:
+            try:
+                breaker.admit(self.backend, self.key)
+            except BackendUnavailable as error:
+                self._note_refusal(error, "", 0.0)
+                raise
+        waiter = make(self.key, owner := self._new_owner(), self.ttl, fenced=self.terms.fenced)
+        waiter.owner, waiter.owner_is_given = waiter.owner or owner, self.terms.owner_is_given
+        return waiter
 
     def _wait_in(
         self, waiter: Waiter, busy: Busy, begun: float, wait: float | None, context: object
@@ -642,7 +643,7 @@ class SingleLock(Lock):
                template=self.terms.template, reason=reason)  # fmt: skip
 
     @contextmanager
-    def _released_if_unsettled(self, waiter: Waiter | AsyncWaiter, owner: str) -> Iterator[None]:
+    def _released_if_unsettled(self, waiter: Waiter | AsyncWaiter) -> Iterator[None]:
         """A waiter that is interrupted while it leaves the queue, or gets no answer, may have been handed the
         lock unseen.
         """
@@ -652,7 +653,7 @@ class SingleLock(Lock):
             unsettled = waiter.unsettled
         finally:
             if unsettled:
-                release_retrier.schedule(self.backend, self.key, waiter.owner or owner, self.ttl)
+                release_retrier.schedule(self.backend, self.key, waiter.owner, self.ttl)
 
     def _leased(self, owner: str, grant: Grant, context: object, begun: float) -> SingleLease:
         """Return the lease of a grant. LateGrant: the process was paused, or the answer came late."""
