@@ -134,14 +134,6 @@ def leases_of(context: object) -> list[SingleLease]:
     return sorted(mine, key=lambda lease: lease.taken_at)
 
 
-def latest_of(context: object) -> Lease | None:
-    """Return what a thread or task acquired last of all that it still holds."""
-    mine = [lease for lease in live_leases() if lease.context() is context and not lease.unreleased]
-    latest = max(mine, key=lambda lease: lease.taken_at, default=None)
-    joint = None if latest is None or latest.joint is None else latest.joint()
-    return joint or latest
-
-
 def unregister(lease: SingleLease) -> None:
     """Take `lease`, and no newer lease of the same thread and key, out of what this process holds."""
     if lease.registered:
@@ -282,30 +274,26 @@ class Lease:
         """Release at the end of a block that raised `body_error`, or nothing."""
         try:
             self.release()
-        except LockError as failure:
+        except BaseException as failure:
             if not self._is_settled(failure, body_error):
                 raise
-        except BaseException:  # a signal's handler: whether the request has arrived is not known
-            self.release_later()
-            raise
 
     async def _agive_back(self, body_error: BaseException | None) -> None:
         """`_give_back` for asyncio: a cancellation that arrives now must not leave the lock taken."""
         try:
             await self.arelease()
-        except LockError as failure:
+        except BaseException as failure:
             if not self._is_settled(failure, body_error):
                 raise
-        except BaseException:  # a cancellation, or the end of the event loop: likewise
-            self.release_later()
-            raise
 
-    def _is_settled(self, failure: LockError, body_error: BaseException | None) -> bool:
+    def _is_settled(self, failure: BaseException, body_error: BaseException | None) -> bool:
         """Whether a release that failed is settled when a `with` block is left, and need not be raised.
 
         The body's own error is never masked, and an outage never spoils its result: a lock that can't be
         released ends with its ttl. One that was lost is an error of its own, unless the body raised already.
         """
+        if not isinstance(failure, LockError):  # a signal, a cancellation: the request may have arrived
+            self.release_later()
         if isinstance(failure, BackendError):
             self.release_later(failure)
             lost = [single for single in self.leases if single.state is State.LOST]

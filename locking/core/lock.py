@@ -20,7 +20,7 @@ from locking.backends.capabilities import ForceRelease
 from locking.core import estimates, holders, waits
 from locking.core.breaker import breaker
 from locking.core.handler import DEFAULT_ALIAS, locks
-from locking.core.lease import HOLDS, Lease, SingleLease, held_by, latest_of
+from locking.core.lease import HOLDS, Lease, SingleLease, held_by, live_leases
 from locking.core.open_transactions import in_calling_thread, refuse_open_transactions
 from locking.core.options import CheckedOptions, LockOptions, shared_options
 from locking.core.pending_release import release_retrier
@@ -727,7 +727,14 @@ def current_lease(name: str | None = None, *, backend: str = DEFAULT_ALIAS) -> L
         ... def pay(order_id):
         ...     current_lease().extend(60)
     """
-    lease = latest_of(current_context()) if name is None else _held(check_name(name), backend)
+    lease: Lease | None
+    if name is not None:
+        lease = _held(check_name(name), backend)
+    else:
+        context = current_context()
+        mine = [each for each in live_leases() if each.context() is context and not each.unreleased]
+        latest = max(mine, key=lambda each: each.taken_at, default=None)
+        lease = (latest and latest.joint and latest.joint()) or latest
     if lease is None:
         which = "no lock" if name is None else f"not the lock {name!r}"
         raise LockNotOwned(

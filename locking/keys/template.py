@@ -45,8 +45,8 @@ QUOTED_VALUE: Final = re.compile(
     rf"""\s*(?:(?P<converter>\w+)\s*:)?{PATH}(?:\|\s*(?P<quote>['"]?)(?P<default>.*?)(?P=quote)\s*)?""",
     re.DOTALL,
 )
-FOREIGN: Final = re.compile(r"[#$%]?{\s*([\w.]+)\s*}|[#$]([^\W\d][\w.]*)|<\s*#([\w.]+)\s*>|%\((\w+)\)s")
-"""How others write a value: SpEL, a shell, an f-string, printf."""
+FOREIGN: Final = r"[#$%]?{\s*([\w.]+)\s*}|[#$]([^\W\d][\w.]*)|<\s*#([\w.]+)\s*>|%\((\w+)\)s"
+"""How others write a value: SpEL, a shell, an f-string, printf. Compiled when a key is wrong."""
 
 NO_TERM: Final = "a term is expected here: 'text' or <parameter>"
 NO_PARTNER: Final = "this brace has no partner; literal braces need the quoted style: 'text'+<parameter>"
@@ -301,7 +301,7 @@ def _separating_mark(before: str | Value, term: str | Value, after: str | Value)
 
 def _repaired(source: str) -> str:
     """Return the key that was probably meant, as advice to paste; nothing where that is none either."""
-    found = re.split(r"(<[^<>]*>)", FOREIGN.sub(lambda m: f"<{m[m.lastindex or 0]}>", source))
+    found = re.split(r"(<[^<>]*>)", re.sub(FOREIGN, lambda m: f"<{m[m.lastindex or 0]}>", source))
     for index in range(0, len(found), 2):  # the texts between the values
         found[index] = re.sub(r"^\s*[fF](?=['\"])|['\"]|^\s*\+|\+\s*$", "", found[index]).strip()
     if len(found) == 1:  # as a lone text it would be one lock for all
