@@ -270,7 +270,7 @@ def _read_value(source: str, column: int, end: int, *, quoted: bool) -> Value:
         raise _Mistake(column, "a name with a leading underscore is private, and not read")
     converter = match["converter"] or None
     if converter not in CONVERTERS:
-        guess = _nearest(converter, filter(None, CONVERTERS))
+        guess = _nearest(str(converter), filter(None, CONVERTERS))
         advice = f"; did you mean {guess}?" if guess else ""
         raise _Mistake(column, f"{converter!r} is not a converter (str, int, uuid or slug){advice}")
     if match["default"] == "":

@@ -7,7 +7,6 @@ function never runs; `on_conflict` says what happens instead.
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -28,7 +27,7 @@ from weakref import WeakSet
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import DatabaseError, connections
+from django.db import connections
 from django.http import HttpRequest, HttpResponseBase
 
 from locking.core.handler import locks
@@ -61,14 +60,13 @@ from locking.transactions.locked_transaction import (
     database_aliases,
     enclosing_locked_transaction,
     holding,
+    retried,
     silent_rollback,
     transaction_under,
 )
 from locking.transactions.responses import conflict_response
 from locking.transactions.tasks import AN_HOUR, running_task
-from locking.utils.backoff import jittered
 from locking.utils.call_site import call_site_of
-from locking.utils.databases import was_overtaken
 from locking.utils.hints import refuse_unknown
 
 P = ParamSpec("P")
@@ -355,14 +353,7 @@ class LockedCall:
                         held = hold.enter_context(holding(lock, release=self.options.release))
                     except (LockNotAcquired, BackendUnavailable) as error:
                         return self._on_conflict(error, args, kwargs)
-            for attempt in range(retries):
-                try:
-                    return self._attempt(section, args, kwargs, held)
-                except DatabaseError as error:
-                    if section.committed or not was_overtaken(error):
-                        raise
-                time.sleep(jittered(attempt))
-            return self._attempt(section, args, kwargs, held)
+            return retried(partial(self._attempt, section, args, kwargs, held), retries, section.committed)
 
     def _attempt(
         self, section: LockedTransaction, args: Args, kwargs: Kwargs, held: Lease | None = None

@@ -46,6 +46,7 @@ from locking.utils.databases import (
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 DatabaseAliases = str | Sequence[str]
 
@@ -338,14 +339,7 @@ def _begin(section: LockedTransaction) -> ExitStack:
         return _begin_once(section)
     for alias in section.aliases:
         fence.prepare(alias, section.lease)
-    for attempt in range(FENCE_TRIES - 1):
-        try:
-            return _begin_once(section)
-        except DatabaseError as error:
-            if not was_overtaken(error):
-                raise
-        time.sleep(jittered(attempt))
-    return _begin_once(section)
+    return retried(partial(_begin_once, section), FENCE_TRIES - 1, section.committed)
 
 
 def _begin_once(section: LockedTransaction) -> ExitStack:
@@ -358,6 +352,20 @@ def _begin_once(section: LockedTransaction) -> ExitStack:
                 block.raise_fence()
         _note_rollbacks(stack, section.connections)
         return stack.pop_all()
+
+
+def retried(step: Callable[[], T], tries: int, committed: Sequence[str]) -> T:
+    """Repeat a step while the database gives its transaction up for another's sake, unless something is
+    `committed`.
+    """
+    for attempt in range(tries):
+        try:
+            return step()
+        except DatabaseError as error:
+            if committed or not was_overtaken(error):
+                raise
+        time.sleep(jittered(attempt))
+    return step()
 
 
 @contextmanager
