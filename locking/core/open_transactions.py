@@ -99,5 +99,6 @@ def let_go(lease: Lease, *, release: bool = True) -> None:
     try:
         lease.release() if release else lease.leave_to_expire()
     except BaseException as failure:
-        if not lease._is_settled(failure, failure):
+        # What became of the transaction goes before a failure, as a body's own error does.
+        if not lease._is_settled(failure, body_error=failure):
             raise
