@@ -74,8 +74,9 @@ def get_semaphore(name: str, permits: int, **options: Unpack[LockOptions]) -> Lo
     """Return a semaphore: at most `permits` holds of `name` at a time, each with a lease of its own.
 
     A permit whose holder died comes back when its lease ends. Every `acquire` takes another permit, also in
-    one thread. The first to use a name decides how many permits it has. With `min_hold=1` there are at most
-    `permits` starts per second. Other arguments: as for `get_lock`, but for `fenced`.
+    one thread; `locked()` tells whether all are out. The first to use a name decides how many permits it has.
+    With `min_hold=1` there are at most `permits` starts per second. Other arguments: as for `get_lock`, but
+    for `fenced`.
 
     Raises:
         ValueError: `permits` is not a whole number from 1 to 1,000,000.
@@ -158,14 +159,7 @@ class SemaphoreLock(SharedLock):
         except LockNotOwned:
             return 0.0
 
-    def locked(self) -> bool:
-        """Return whether all permits are out at this moment; asks the backend."""
-        return self._are_all_out(self.backend.holder(self.key))
-
-    async def alocked(self) -> bool:
-        return self._are_all_out(await self.backend.aholder(self.key))
-
-    def _are_all_out(self, holder: Holder | None) -> bool:
+    def _is_taken(self, holder: Holder | None) -> bool:
         return holder is not None and holder.count >= (self.terms.permits or 1)
 
 

@@ -15,7 +15,7 @@ from weakref import ref
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Outcome, Waiter
+from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Holder, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease
 from locking.core import estimates, holders, waits
 from locking.core.breaker import breaker
@@ -433,10 +433,13 @@ class SingleLock(Lock):
         return [] if holder is None else [holder.owner]
 
     def locked(self) -> bool:
-        return self.backend.holder(self.key) is not None
+        return self._is_taken(self.backend.holder(self.key))
 
     async def alocked(self) -> bool:
-        return await self.backend.aholder(self.key) is not None
+        return self._is_taken(await self.backend.aholder(self.key))
+
+    def _is_taken(self, holder: Holder | None) -> bool:
+        return holder is not None
 
     def remaining(self) -> float:
         hold = self._hold_of(current_context())
