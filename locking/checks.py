@@ -15,7 +15,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
-from django.urls import URLPattern, URLResolver, get_resolver
+from django.urls import URLResolver, get_resolver
 
 from locking.conf import DEFAULTS, LONGEST_COUNTDOWN, read_alias
 from locking.core.handler import DEFAULT_ALIAS, InvalidLockBackend, locks
@@ -99,10 +99,6 @@ def _check_alias(alias: str, raw: Any) -> Iterator[CheckMessage]:
     except ImproperlyConfigured as error:
         yield _message("E001", str(error))
         return
-    yield from _check_backend(alias)
-
-
-def _check_backend(alias: str) -> Iterator[CheckMessage]:
     try:
         backend = locks[alias]
     except UNUSABLE as error:
@@ -124,25 +120,22 @@ def _under_test() -> bool:
 
 def _decorated() -> list[Any]:
     """What was decorated, the views too: checks run in no certain order, the first must load them."""
-    _routes()
+    _views()
     return list(DECORATED)
 
 
-def _routes() -> list[tuple[Any, set[str]]]:
+def _views() -> list[tuple[Any, set[str]]]:
     """Return the project's views as far as it has a URLconf, each with the names of its route's arguments."""
-    return list(_below(get_resolver().url_patterns)) if getattr(settings, "ROOT_URLCONF", None) else []
+    return list(_routes(get_resolver())) if getattr(settings, "ROOT_URLCONF", None) else []
 
 
-def _below(
-    patterns: Iterable[URLPattern | URLResolver], names: Iterable[str] = ()
-) -> Iterator[tuple[Any, set[str]]]:
-    for pattern in patterns:
-        given = pattern.default_kwargs if isinstance(pattern, URLResolver) else pattern.default_args
-        known = {*names, *pattern.pattern.regex.groupindex, *given}
+def _routes(resolver: URLResolver, names: Iterable[str] = ()) -> Iterator[tuple[Any, set[str]]]:
+    for pattern in resolver.url_patterns:
+        known = {*names, *pattern.pattern.regex.groupindex}
         if isinstance(pattern, URLResolver):
-            yield from _below(pattern.url_patterns, known)
+            yield from _routes(pattern, known | {*pattern.default_kwargs})
         else:
-            yield pattern.callback, known
+            yield pattern.callback, known | {*pattern.default_args}
 
 
 def _sorted(messages: Iterable[CheckMessage]) -> list[CheckMessage]:
@@ -172,12 +165,12 @@ def _check_options(function: Any) -> Iterator[CheckMessage]:
 @register("locking")
 def check_keys(**_: Any) -> list[CheckMessage]:
     """Compare the keys of locked classes with their routes: a `dispatch` takes any argument by any name."""
-    return _sorted(message for view, names in _routes() for message in _check_key(view, names))
+    return _sorted(message for view, names in _views() for message in _check_key(view, names))
 
 
 def _check_key(view: Any, names: set[str]) -> Iterator[CheckMessage]:
     options: Options | None = getattr(view, "lock_options", None)
-    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    kind = _class_of(view)
     if options is None or kind is None:
         return  # a function's own parameters were looked at when it was decorated
     for template in templates_of(options.key):
@@ -232,7 +225,7 @@ def _using(options: Options) -> set[str]:
 def check_atomic_requests(**_: Any) -> list[CheckMessage]:
     """Find decorated views that are called in a transaction of Django's: each of their calls is refused."""
     atomic = {alias for alias, database in connections.settings.items() if database["ATOMIC_REQUESTS"]}
-    messages = [m for view, _ in _routes() for m in (*_check_view(view, atomic), *_check_admin(view))]
+    messages = [m for view, _ in _views() for m in (*_check_view(view, atomic), *_check_admin(view))]
     return list({(message.id, message.msg): message for message in messages}.values())
 
 
@@ -245,8 +238,8 @@ def _check_view(view: Callable[..., Any], atomic: set[str]) -> Iterator[CheckMes
     if _ends_early(view):
         yield _message("E007", text.format(dotted_path(view)))
         return
-    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
-    methods: list[Any] = [] if kind is None else [getattr(kind, name, None) for name in dir(kind)]
+    kind = _class_of(view)
+    methods: Iterator[Any] = (getattr(kind, name, None) for name in dir(kind))
     for method in methods:
         if _ends_early(method):
             yield _message("E006", text.format(dotted_path(method)))
@@ -260,11 +253,14 @@ def _check_admin(view: Callable[..., Any]) -> Iterator[CheckMessage]:
     model_admin = getattr(view, "model_admin", None)
     for name in IN_ADMIN:
         method: Any = getattr(type(model_admin), name, None)
-        if method is not None and _ends_early(method):
-            path = dotted_path(method)
-            yield _message(
-                "E011", f"{path} is locked, but the admin calls it inside a transaction of its own."
-            )
+        if _ends_early(method):
+            text = f"{dotted_path(method)} is locked, but the admin calls it inside a transaction of its own."
+            yield _message("E011", text)
+
+
+def _class_of(view: Any) -> Any:
+    """Return the class of a view, Django's or of Django REST framework, or None."""
+    return getattr(view, "view_class", None) or getattr(view, "cls", None)
 
 
 def _ends_early(function: Any) -> bool:

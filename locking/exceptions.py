@@ -20,6 +20,8 @@ different outcomes, three different classes.
 
 from __future__ import annotations
 
+import copyreg
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 
@@ -27,6 +29,7 @@ class LockError(Exception):
     """The base of everything that `locking` raises on purpose."""
 
 
+@dataclass(eq=False, repr=False)
 class LockNotAcquired(LockError, TimeoutError):
     """Someone else held the lock until the wait ran out.
 
@@ -41,26 +44,17 @@ class LockNotAcquired(LockError, TimeoutError):
         estimate: seconds that such a lock is usually held, by recent holds in this process, where known.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        waited: float,
-        backend: str,
-        holder: str | None = None,
-        held_by: str | None = None,
-        retry_after: float | None = None,
-        reason: str = "",
-        estimate: float | None = None,
-    ) -> None:
-        self.name = name
-        self.waited = waited
-        self.backend = backend
-        self.holder = holder
-        self.held_by = held_by
-        self.retry_after = retry_after
-        self.reason = reason
-        self.estimate = estimate
+    name: str
+    _: KW_ONLY
+    waited: float
+    backend: str
+    holder: str | None = None
+    held_by: str | None = None
+    retry_after: float | None = None
+    reason: str = ""
+    estimate: float | None = None
+
+    def __post_init__(self) -> None:
         super().__init__(self._message())
 
     def _message(self) -> str:
@@ -76,11 +70,7 @@ class LockNotAcquired(LockError, TimeoutError):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the attributes, not a call: Celery sends exceptions between processes."""
-        return _blank, (type(self),), {**vars(self), "args": self.args}
-
-
-def _blank(error: type[LockNotAcquired]) -> LockNotAcquired:
-    return error.__new__(error)
+        return copyreg.__newobj__, (type(self),), {**vars(self), "args": self.args}  # type: ignore[attr-defined]
 
 
 class TooManyWaiters(LockNotAcquired):
@@ -109,6 +99,7 @@ class BlockedWaiter(NamedTuple):
         return f"{self.who} holds {', '.join(map(repr, self.holds))} and waits for {self.waits_for!r}"
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LockDeadlock(LockNotAcquired):
     """The locks wait for each other in a circle, and this waiter was chosen to give up.
 
@@ -119,18 +110,11 @@ class LockDeadlock(LockNotAcquired):
         circle: the waiters in order, the one that gave up first.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        waited: float,
-        backend: str,
-        holder: str | None = None,
-        circle: tuple[BlockedWaiter, ...] = (),
-    ) -> None:
-        self.circle = circle
-        reason = f"deadlock: {'; '.join(map(str, circle))}"
-        super().__init__(name, waited=waited, backend=backend, holder=holder, reason=reason)
+    circle: tuple[BlockedWaiter, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.reason = f"deadlock: {'; '.join(map(str, self.circle))}"
+        super().__post_init__()
 
 
 class LockLost(LockError):

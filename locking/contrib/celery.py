@@ -9,9 +9,8 @@ import inspect
 import logging
 import random
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, ClassVar, Final, Literal, NoReturn
 
 from celery import current_task
@@ -24,6 +23,7 @@ from celery.utils import uuid
 from locking.backends.base import BaseLockBackend, Busy
 from locking.conf import LONGEST_COUNTDOWN
 from locking.core.handler import DEFAULT_ALIAS, locks
+from locking.core.lease import Lease
 from locking.core.lock import Lock, SingleLock, get_lock
 from locking.core.pending_release import release_retrier
 from locking.exceptions import BackendUnavailable, LockError, LockNotAcquired
@@ -39,8 +39,7 @@ logger = logging.getLogger(__name__)
 WAITED: Final = "locking_waited"
 """The header of a retried task's message: how often it has come back for its lock, after how many seconds."""
 
-
-# --- what @distributed_lock asks --------------------------------------------------------------------------
+CHOICES: Final = {"unique_conflict": ("raise", "skip", "result"), "unique_until": ("end", "start")}
 
 
 def running_task(function: Callable[..., Any]) -> CeleryTask | None:
@@ -83,9 +82,7 @@ class CeleryTask:
             error.add_note(f"the task was retried {tries} times in {waited:.0f} s (retry_for={retry_for:g})")
             raise error
         seconds = countdown(tries, getattr(error, "retry_after", None), getattr(error, "estimate", None))
-        if (
-            not request.is_eager
-        ):  # an eager task doesn't wait for its countdown: there only its retries end it
+        if not request.is_eager:  # that doesn't wait for its countdown: only its own retries end it
             request.retries -= 1
         headers = {**(request.headers or {}), WAITED: (tries + 1, waited + seconds)}
         raise self.task.retry(exc=error, countdown=seconds, headers=headers)
@@ -103,9 +100,6 @@ def countdown(tries: int, lease_left: float | None, usual: float | None = None) 
     limits += [max(lease_left, 1.0)] if lease_left is not None else []
     limits += [max(10 * usual, 2.0)] if usual is not None else []
     return random.uniform(0.1, min(limits))  # noqa: S311 - spreads load, hides nothing
-
-
-# --- queued once at a time --------------------------------------------------------------------------------
 
 
 class UniqueTask(DjangoTask):  # type: ignore[type-arg]
@@ -145,10 +139,9 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
 
     def __init__(self) -> None:
         check_ttl(self.unique_for, source="unique_for")
-        if self.unique_conflict not in ("raise", "skip", "result"):
-            raise ValueError(f"unique_conflict={self.unique_conflict!r} must be 'raise', 'skip' or 'result'")
-        if self.unique_until not in ("end", "start"):
-            raise ValueError(f"unique_until={self.unique_until!r} must be 'end' or 'start'")
+        for option, choices in CHOICES.items():
+            if (chosen := getattr(self, option)) not in choices:
+                raise ValueError(f"{option}={chosen!r} must be one of {', '.join(map(repr, choices))}")
         self._names  # noqa: B018 - an invalid key is reported when the task is defined
 
     @cached_property
@@ -176,8 +169,14 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
         try:
             place.reserve()
         except LockNotAcquired as refused:
-            if self.request.id != task_id:  # else it is its own retry
-                return self._refused(refused)
+            if self.request.id == task_id:
+                pass  # its own retry
+            elif self.unique_conflict == "skip":
+                return None
+            elif self.unique_conflict == "result" and (queued := work_of(refused.holder or "")):
+                return self.AsyncResult(queued)
+            else:
+                raise
         try:
             return super().apply_async(args, kwargs, task_id, *more, **options)
         except Retry:  # an eager task that tries again: it has kept its place
@@ -186,55 +185,29 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
             place.withdraw()
             raise
 
-    def _refused(self, refused: LockNotAcquired) -> AsyncResult[Any] | None:
-        """Say that the task is queued or running already, in the way that was asked for."""
-        if self.unique_conflict == "skip":
-            return None
-        running = work_of(refused.holder or "") if self.unique_conflict == "result" else None
-        if running is None:
-            raise refused
-        return self.AsyncResult(running)
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run with the place that `apply_async` took; called as a function it is one, without a lock."""
         if self.request.called_directly:
             return super().__call__(*args, **kwargs)
         place = self._place(str(self.request.id), self.request.args, self.request.kwargs)
         if self.unique_until == "start":
-            self._free(place)
+            try:
+                place.give_up()  # before the task reads anything: what changes later must queue another one
+            except LockError as error:
+                CeleryTask(self).retry(error)
             return self.run(*args, **kwargs)
-        with self._running(place):
-            return self.run(*args, **kwargs)
-
-    def _free(self, place: QueueSlot) -> None:
-        """Release the place before the task reads anything: what changes later must queue another one."""
-        try:
-            place.give_up()
-        except LockError as error:
-            CeleryTask(self).retry(error)
-
-    @contextmanager
-    def _running(self, place: QueueSlot) -> Iterator[None]:
         try:
             lease = place.take(take_over=CeleryTask(self).redelivered).acquire(wait=0)
         except (LockNotAcquired, BackendUnavailable) as error:
-            CeleryTask(self).retry(
-                error
-            )  # its place was lost while it was queued: it waits for the present holder
+            CeleryTask(self).retry(error)  # the place was lost while queued: wait for the present holder
+        end = lease.release
         try:
-            yield
+            return self.run(*args, **kwargs)
         except Retry:
-
-            def leave() -> None:
-                lease.extend(place.seconds)
-                lease.leave_to_expire()
-
-            _end(leave)
+            end = partial(place.keep, lease)
             raise
-        except BaseException:
-            _end(lease.release)
-            raise
-        _end(lease.release)
+        finally:
+            _end(end)
 
 
 class QueueSlot:
@@ -262,21 +235,14 @@ class QueueSlot:
             if not isinstance(error, BackendUnavailable) or error.sent:
                 release_retrier.schedule(self.backend, self.key, owner, self.seconds)
             raise
-        if isinstance(outcome, Busy) and not self._keep(outcome):
+        if not isinstance(outcome, Busy):
+            return
+        self._reserved, holder = None, outcome.holder
+        if holder is None or not is_owner_of(self.client_id, holder):
+            alias, left = self.backend.alias, outcome.retry_after
+            raise LockNotAcquired(self.name, waited=0.0, backend=alias, holder=holder, retry_after=left)
+        if not self.backend.extend(self.key, holder, self.seconds):
             self.reserve()  # its place ended just now
-
-    def _keep(self, busy: Busy) -> bool:
-        """Keep the place that this very task has already, for the whole time from now on."""
-        self._reserved = None
-        if busy.holder is not None and is_owner_of(self.client_id, busy.holder):
-            return self.backend.extend(self.key, busy.holder, self.seconds)
-        raise LockNotAcquired(
-            self.name,
-            waited=0.0,
-            backend=self.backend.alias,
-            holder=busy.holder,
-            retry_after=busy.retry_after,
-        )
 
     def withdraw(self) -> None:
         """Release the place of a task that was not sent; a failure masks no error, and is retried."""
@@ -304,6 +270,11 @@ class QueueSlot:
     def _held_as(self) -> str | None:
         holder = self.backend.holder(self.key)
         return holder.owner if holder is not None and is_owner_of(self.client_id, holder.owner) else None
+
+    def keep(self, lease: Lease) -> None:
+        """Leave the lock to a retry, for the whole time in the queue."""
+        lease.extend(self.seconds)
+        lease.leave_to_expire()
 
     def give_up(self) -> None:
         """Release the lock, whichever of this task's processes has it."""

@@ -11,8 +11,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import Any, Final
 
@@ -94,61 +92,48 @@ class Probes:
     def ask(self, within: float) -> dict[str, dict[str, Any]]:
         """Ask all at once and return what each said until the time was over."""
         deadline = now() + within
-        begun = {title: self._begin(title, step) for title, step in self._steps()}
-        return {title: _answer(title, attempt, deadline) for title, attempt in begun.items()}
-
-    def _steps(self) -> list[tuple[str, Callable[[], None]]]:
-        databases = list(connections) if self._databases is None else self._databases
-        aliases = list(locks) if self._locks_on is None else self._locks_on
-        return [
-            *((f"database {alias}", partial(ask_database, alias)) for alias in databases),
-            *((f"locks {alias}", partial(ask_backend, alias, self._name)) for alias in aliases),
-        ]
+        databases = connections if self._databases is None else self._databases
+        aliases = locks if self._locks_on is None else self._locks_on
+        steps = {f"database {alias}": partial(ask_database, alias) for alias in databases}
+        steps |= {f"locks {alias}": partial(ask_backend, alias, self._name) for alias in aliases}
+        begun = {title: self._begin(title, step) for title, step in steps.items()}
+        return {title: probe.answer(deadline - now()) for title, probe in begun.items()}
 
     def _begin(self, title: str, step: Callable[[], None]) -> Probe:
         """Return the attempt that is under way, or a new one."""
         with self._beginning:
-            attempt = self._attempts.get(title)
-            if attempt is None or attempt.done():
-                attempt = self._attempts[title] = Probe()
-                if not start_thread("locking-call-health", partial(attempt.run, step)):
-                    attempt.set_exception(RuntimeError("no thread can be started"))
-            return attempt
+            probe = self._attempts.get(title)
+            if probe is None or probe.ended.is_set():
+                probe = Probe(title)
+                if start_thread("locking-call-health", partial(probe.run, step)):
+                    self._attempts[title] = probe  # without a thread the next request tries again
+            return probe
 
 
-class Probe(Future[float]):
-    """One question; its result is the seconds that the answer took."""
+class Probe:
+    """One question and its answer."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun = now()
+    def __init__(self, title: str) -> None:
+        self.title, self.begun, self.ended = title, now(), threading.Event()
+        self._error: Exception | None = None
 
     def run(self, step: Callable[[], None]) -> None:
         """Ask."""
         try:
             step()
         except Exception as error:
-            self.set_exception(error)
-        else:
-            self.set_result(now() - self.begun)
+            self._error = error
+        self._took = now() - self.begun
+        self.ended.set()
 
-
-def _answer(title: str, attempt: Probe, deadline: float) -> dict[str, Any]:
-    """Return the line of a probe. Only the log has the error's words: they may name hosts."""
-    try:
-        took = attempt.result(max(0.0, deadline - now()))
-    except FutureTimeoutError as error:
-        if not attempt.done():
-            return {"ok": False, "error": f"no answer for {now() - attempt.begun:.1f} s"}
-        return _failure(title, error)
-    except Exception as error:
-        return _failure(title, error)
-    return {"ok": True, "milliseconds": round(took * 1000, 1)}
-
-
-def _failure(title: str, error: Exception) -> dict[str, Any]:
-    logger.warning("not ready: %s: %s", title, error)
-    return {"ok": False, "error": type(error).__name__}
+    def answer(self, within: float) -> dict[str, Any]:
+        """Return what is shown. Only the log has the error's words: they may name hosts."""
+        if not self.ended.wait(max(0.0, within)):
+            return {"ok": False, "error": f"no answer for {now() - self.begun:.1f} s"}
+        if self._error is not None:
+            logger.warning("not ready: %s: %s", self.title, self._error)
+            return {"ok": False, "error": type(self._error).__name__}
+        return {"ok": True, "milliseconds": round(self._took * 1000, 1)}
 
 
 def ask_database(alias: str) -> None:

@@ -53,45 +53,30 @@ class Spans(Observer):
         self._holds: OrderedDict[str, Span] = OrderedDict()
 
     def happened(self, event: LockEvent) -> None:
-        if event.outcome == "acquired":
-            self._begin_hold(event, self._wait_span(event))
-        elif event.outcome in ("contended", "unavailable", "deadlock"):
-            self._wait_span(event)
+        if event.outcome in ("acquired", "contended", "unavailable", "deadlock"):
+            wait = self._begin("acquire", event, event.at - (event.waited or 0.0))  # in the past: it is over
+            _end(wait, event)
+            if event.outcome == "acquired":
+                self._note_hold(event, self._begin("hold", event, event.at, Link(wait.get_span_context())))
         elif event.outcome not in ("force_released", "orphaned"):
-            self._end_hold(event)
+            with self._changing:
+                hold = self._holds.pop(event.owner, None)
+            if hold is not None:
+                hold.set_attributes(attributes(event))
+                _end(hold, event)
 
-    def _wait_span(self, event: LockEvent) -> Span:
-        """Create the span of a wait that is over: its start is in the past."""
-        begun = event.at - (event.waited or 0.0)
-        span = self._tracer.start_span(
-            f"acquire {self._group(event)}", attributes=attributes(event), start_time=_nanoseconds(begun)
-        )
-        _end(span, event)
-        return span
+    def _begin(self, what: str, event: LockEvent, at: float, *links: Link) -> Span:
+        name = f"{what} {self._groups.of(event.name, event.template)}"
+        start = _nanoseconds(at)
+        return self._tracer.start_span(name, attributes=attributes(event), links=links, start_time=start)
 
-    def _begin_hold(self, event: LockEvent, wait: Span) -> None:
-        span = self._tracer.start_span(
-            f"hold {self._group(event)}",
-            attributes=attributes(event),
-            links=[Link(wait.get_span_context())],
-            start_time=_nanoseconds(event.at),
-        )
-        if not span.is_recording():
+    def _note_hold(self, event: LockEvent, hold: Span) -> None:
+        if not hold.is_recording():
             return
         with self._changing:
-            self._holds[event.owner] = span
+            self._holds[event.owner] = hold
             if len(self._holds) > MOST_OPEN:
                 self._holds.popitem(last=False)
-
-    def _end_hold(self, event: LockEvent) -> None:
-        with self._changing:
-            span = self._holds.pop(event.owner, None)
-        if span is not None:
-            span.set_attributes(attributes(event))
-            _end(span, event)
-
-    def _group(self, event: LockEvent) -> str:
-        return self._groups.of(event.name, event.template)
 
 
 def attributes(event: LockEvent) -> dict[str, AttributeValue]:

@@ -24,6 +24,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from locking.contrib.groups import DEFAULTS, Groups, read_setting
 from locking.core.lease import live_leases
+from locking.liveness.files import start_of
 from locking.signals import LockEvent, Observer, Renewal, observe
 from locking.utils.background import after_fork
 from locking.utils.clock import now
@@ -56,12 +57,10 @@ class Meter(Observer):
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
         self.groups = groups or Groups()
-        self._series: dict[tuple[str, str], Series] = {}
         self._recounted_at = now()
-        self._define({"registry": registry}, buckets)
+        self.forget()
         after_fork(self.forget)
-
-    def _define(self, where: dict[str, Any], buckets: list[float]) -> None:
+        where: dict[str, Any] = {"registry": registry}
         timed = where | {"buckets": buckets}
         gauge = where | {"multiprocess_mode": "livesum"}
         outcomes = (*LABELS, "outcome")
@@ -81,11 +80,10 @@ class Meter(Observer):
 
     def forget(self) -> None:
         """Reset in a forked child: its parent's holds aren't its own, nor are its parent's mutexes."""
-        self._series = {}
+        self._series: dict[tuple[str, str], Series] = {}
 
     def happened(self, event: LockEvent) -> None:
-        series = self.series(event.backend, event.name, event.template)
-        series.happened(event)
+        self.series(event.backend, event.name, event.template).happened(event)
         if now() - self._recounted_at > RECOUNT_EVERY:
             self.recount()
 
@@ -104,17 +102,19 @@ class Meter(Observer):
     def recount(self) -> None:
         """Subtract leases that ended unreported: dropped, or not released because of an outage."""
         self._recounted_at = now()
-        counted = [(series, series.owners()) for series in list(self._series.values())]
+        counted = [(series, series.owners.copy()) for series in list(self._series.values())]
         live = {lease.owner for lease in live_leases() if lease.open}
         for series, owners in counted:  # those from before: what other threads take meanwhile is live
-            series.forget(owners - live)
+            for owner in owners - live:
+                series.forget(owner)
 
 
 class Series:
     """What is counted of one group on one backend."""
 
     def __init__(self, meter: Meter, labels: tuple[str, str]) -> None:
-        self._owners: set[str] = set()
+        self.owners: set[str] = set()
+        """Those of the holds that are counted."""
         self._acquisitions, self._labels = meter.acquisitions, labels
         self.granted = meter.acquisitions.labels(*labels, "acquired")
         self.wait, self.hold = meter.wait.labels(*labels), meter.hold.labels(*labels)
@@ -130,7 +130,7 @@ class Series:
             case "acquired":
                 self.granted.inc()
                 self.wait.observe(event.waited or 0.0)
-                self._owners.add(event.owner)
+                self.owners.add(event.owner)
                 self.held.inc()
             case "contended" | "unavailable" | "deadlock":
                 self._acquisitions.labels(*self._labels, event.outcome).inc()
@@ -141,24 +141,13 @@ class Series:
                 if event.outcome == "lost":
                     self._ended["lost"].inc()
                 self.hold.observe(event.held or 0.0)
-                self._forget(event.owner)
+                self.forget(event.owner)
 
-    def _forget(self, owner: str) -> None:
+    def forget(self, owner: str) -> None:
         """Count a hold off once: its end may be reported and looked for at the same time."""
-        try:
-            self._owners.remove(owner)
-        except KeyError:
-            return
-        self.held.dec()
-
-    def owners(self) -> set[str]:
-        """Return the owners of the holds that are counted."""
-        return self._owners.copy()
-
-    def forget(self, owners: set[str]) -> None:
-        """Count these holds off."""
-        for owner in owners:
-            self._forget(owner)
+        with suppress(KeyError):
+            self.owners.remove(owner)
+            self.held.dec()
 
 
 _meter: Meter | None = None
@@ -198,18 +187,9 @@ def _registry() -> CollectorRegistry:
     # What killed processes held leaves the shared gauges; their counters stay. A server's own hook for ended
     # workers does the same, where there is one and it is called.
     for pid in {int(path.stem.rpartition("_")[2]) for path in Path(folder).glob("gauge_live*_*.db")}:
-        if not exists(pid):
+        if start_of(pid) == "":
             with suppress(FileNotFoundError):  # another scrape was quicker
                 mark_process_dead(pid)  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return registry
-
-
-def exists(pid: int) -> bool:
-    """Return whether a process has this pid; another user's counts."""
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return isinstance(error, PermissionError)
-    return True

@@ -16,10 +16,9 @@ from locking.core.handler import locks
 from locking.core.lease import Lease, SingleLease, held_by
 from locking.core.lock import Lock, SingleLock, joined
 from locking.core.options import CheckedOptions, LockOptions, shared_options
-from locking.exceptions import LockNotSupported
+from locking.exceptions import LockNotOwned, LockNotSupported
 from locking.keys.names import check_name, check_names
 from locking.utils.logs import log_rarely
-from locking.utils.ownership import current_context
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +74,9 @@ def get_semaphore(name: str, permits: int, **options: Unpack[LockOptions]) -> Lo
     """Return a semaphore: at most `permits` holds of `name` at a time, each with a lease of its own.
 
     A permit whose holder died comes back when its lease ends. Every `acquire` takes another permit, also in
-    one thread. The first to use a name decides how many permits it has. With `min_hold=1` there are at most
-    `permits` starts per second. Other arguments: as for `get_lock`, but for `fenced`.
+    one thread; `locked()` tells whether all are out. The first to use a name decides how many permits it has.
+    With `min_hold=1` there are at most `permits` starts per second. Other arguments: as for `get_lock`, but
+    for `fenced`.
 
     Raises:
         ValueError: `permits` is not a whole number from 1 to 1,000,000.
@@ -140,7 +140,7 @@ class SemaphoreLock(SharedLock):
 
     def __init__(self, name: str, options: CheckedOptions) -> None:
         super().__init__(name, options)
-        permits, which = options.permits or 1, (self.backend.alias, self.key)
+        permits, which = self.terms.permits or 1, (self.backend.alias, self.key)
         if len(FIRST_PERMITS) > MOST_NAMES:
             FIRST_PERMITS.clear()
         if (first := FIRST_PERMITS.setdefault(which, permits)) != permits:
@@ -154,17 +154,13 @@ class SemaphoreLock(SharedLock):
         return None
 
     def remaining(self) -> float:
-        return self._lease().remaining() if id(current_context()) in self._entered else 0.0
+        try:
+            return self._lease().remaining()
+        except LockNotOwned:
+            return 0.0
 
-    def locked(self) -> bool:
-        """Return whether all permits are out at this moment; asks the backend."""
-        return self._are_all_out(self.backend.holder(self.key))
-
-    async def alocked(self) -> bool:
-        return self._are_all_out(await self.backend.aholder(self.key))
-
-    def _are_all_out(self, holder: Holder | None) -> bool:
-        return holder is not None and holder.count >= (self.options.permits or 1)
+    def _is_taken(self, holder: Holder | None) -> bool:
+        return holder is not None and holder.count >= (self.terms.permits or 1)
 
 
 CLASSES: Final[dict[str, type[SingleLock]]] = {

@@ -24,7 +24,7 @@ from locking.backends.capabilities import SessionBound
 from locking.core import estimates
 from locking.core.pending_release import release_retrier
 from locking.exceptions import BackendError, LockError, LockExpired, LockLost, LockNotOwned
-from locking.keys.names import MIN_TTL, Seconds, check_ttl
+from locking.keys.names import MIN_TTL, OnOpenTransaction, Seconds, check_ttl
 from locking.signals import (
     COUNTED,
     Outcome,
@@ -67,7 +67,7 @@ class LeaseTerms(NamedTuple):
         ttl: seconds of the lease.
         renewed: whether it is kept alive.
         permits: of a semaphore.
-        min_hold, on_lost, template: see `get_lock`.
+        wait, fenced, guarded, min_hold, on_lost, template, on_open_transaction: see `get_lock`.
         site: the function that a decorator locks; None = the line that acquires.
         shared_name: another process may act for the same client, and take the lease over.
         owner_is_given: another process may act under the very same owner.
@@ -78,10 +78,14 @@ class LeaseTerms(NamedTuple):
     backend: BaseLockBackend
     ttl: float
     renewed: bool
+    wait: float | None
+    fenced: bool
+    guarded: bool
     permits: int | None
     min_hold: float
     on_lost: Callable[[Lease], None] | None
     template: str | None
+    on_open_transaction: OnOpenTransaction
     site: CallSite | None
     shared_name: bool = False
     owner_is_given: bool = False
@@ -130,25 +134,10 @@ def leases_of(context: object) -> list[SingleLease]:
     return sorted(mine, key=lambda lease: lease.taken_at)
 
 
-def latest_of(context: object) -> Lease | None:
-    """Return what a thread or task acquired last of all that it still holds."""
-    mine = [lease for lease in live_leases() if lease.context() is context and not lease.unreleased]
-    latest = max(mine, key=lambda lease: lease.taken_at, default=None)
-    joint = None if latest is None or latest.joint is None else latest.joint()
-    return joint or latest
-
-
 def unregister(lease: SingleLease) -> None:
     """Take `lease`, and no newer lease of the same thread and key, out of what this process holds."""
-    found = HOLDS.get(lease._hold_key)
-    if found is not None and found() is lease:
+    if lease.registered:
         del HOLDS[lease._hold_key]
-
-
-def is_registered(lease: SingleLease) -> bool:
-    """Whether `lease` is among what this process holds: until it is given back, also where it is lost."""
-    found = HOLDS.get(lease._hold_key)
-    return found is not None and found() is lease
 
 
 # --- leases -----------------------------------------------------------------------------------------------
@@ -197,6 +186,11 @@ class Lease:
     def remaining(self) -> float:
         """Return the seconds that are surely left, by the local clock; 0.0 when there are none."""
         return min(lease.remaining() for lease in self._leases)
+
+    @property
+    def registered(self) -> bool:
+        """Whether this process holds any of it: until it is given back, also where it is lost."""
+        return any(lease.registered for lease in self._leases)
 
     def ensure_held(self) -> None:
         """Raise LockLost if the lease has ended or may have; call it before what can't be undone."""
@@ -280,30 +274,26 @@ class Lease:
         """Release at the end of a block that raised `body_error`, or nothing."""
         try:
             self.release()
-        except LockError as failure:
+        except BaseException as failure:
             if not self._is_settled(failure, body_error):
                 raise
-        except BaseException:  # a signal's handler: whether the request has arrived is not known
-            self.release_later()
-            raise
 
     async def _agive_back(self, body_error: BaseException | None) -> None:
         """`_give_back` for asyncio: a cancellation that arrives now must not leave the lock taken."""
         try:
             await self.arelease()
-        except LockError as failure:
+        except BaseException as failure:
             if not self._is_settled(failure, body_error):
                 raise
-        except BaseException:  # a cancellation, or the end of the event loop: likewise
-            self.release_later()
-            raise
 
-    def _is_settled(self, failure: LockError, body_error: BaseException | None) -> bool:
+    def _is_settled(self, failure: BaseException, body_error: BaseException | None) -> bool:
         """Whether a release that failed is settled when a `with` block is left, and need not be raised.
 
         The body's own error is never masked, and an outage never spoils its result: a lock that can't be
         released ends with its ttl. One that was lost is an error of its own, unless the body raised already.
         """
+        if not isinstance(failure, LockError):  # a signal, a cancellation: the request may have arrived
+            self.release_later()
         if isinstance(failure, BackendError):
             self.release_later(failure)
             lost = [single for single in self.leases if single.state is State.LOST]
@@ -404,6 +394,11 @@ class SingleLease(Lease):
         if moment >= self.deadline:
             return True
         return isinstance(backend, SessionBound) and moment >= backend.hold_ends(self.key, self.owner)
+
+    @property
+    def registered(self) -> bool:
+        found = HOLDS.get(self._hold_key)
+        return found is not None and found() is self
 
     def is_another_calls(self) -> bool:
         """Whether it was taken by a `sync_to_async` call that has ended: perhaps another task's."""

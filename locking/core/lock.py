@@ -7,20 +7,20 @@ import logging
 import os
 import threading
 from asyncio.events import _get_running_loop
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Final, Never, Unpack
-from weakref import WeakKeyDictionary, ref
+from typing import Final, Never, TypeVar, Unpack
+from weakref import ref
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from locking.backends.base import AsyncWaiter, Busy, Grant, Outcome, Waiter
+from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Holder, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease
 from locking.core import estimates, holders, waits
 from locking.core.breaker import breaker
 from locking.core.handler import DEFAULT_ALIAS, locks
-from locking.core.lease import HOLDS, Lease, SingleLease, State, held_by, is_registered, latest_of
+from locking.core.lease import HOLDS, Lease, SingleLease, held_by, live_leases
 from locking.core.open_transactions import in_calling_thread, refuse_open_transactions
 from locking.core.options import CheckedOptions, LockOptions, shared_options
 from locking.core.pending_release import release_retrier
@@ -28,7 +28,6 @@ from locking.core.renewal import watchdogs
 from locking.exceptions import (
     BackendUnavailable,
     LockDeadlock,
-    LockError,
     LockNotAcquired,
     LockNotOwned,
     LockNotSupported,
@@ -50,9 +49,11 @@ from locking.signals import (
 from locking.utils import logs
 from locking.utils.clock import now
 from locking.utils.hints import refuse_unknown
-from locking.utils.ownership import current_context, is_owner_of, new_owner
+from locking.utils.ownership import current_context, is_owner_of, new_guarded_owner, new_owner
 
 logger = logging.getLogger(__name__)
+
+W = TypeVar("W", Waiter, AsyncWaiter)
 
 LONGEST_SLEEP: Final = 30.0
 """Seconds after which a waiter asks again in any case: a lost wake-up costs at most this."""
@@ -94,6 +95,10 @@ def get_lock(*names: str, **options: Unpack[LockOptions]) -> Lock:
     return joined([SingleLock(name, given) for name in check_names(names)])
 
 
+Entry = tuple[Lease | None, bool]
+"""A lease, or None of a block that was entered without the lock; and whether it is a block's."""
+
+
 def joined(parts: Sequence[SingleLock]) -> Lock:
     """Return the lock of several names, or of the only one."""
     return parts[0] if len(parts) == 1 else Lock(parts)
@@ -113,16 +118,16 @@ class Lock:
     on_open_transaction: OnOpenTransaction
     """What acquiring it does inside an open transaction."""
     _wait: float | None
+    _entered: dict[int, tuple[ref[object], list[Entry]]]
+    """By the id of a thread or task: what it has acquired, innermost last. The entry goes when it does, so no
+    other is taken for it."""
 
     def __init__(self, parts: Sequence[SingleLock]) -> None:
         self._parts = parts
         self._wait, self.transaction_on = parts[0]._wait, parts[0].transaction_on
         self.on_open_transaction = parts[0].on_open_transaction
         self.name = ", ".join(part.name for part in parts)
-        self._entered: dict[int, tuple[ref[object], list[Lease], list[Lease]]] = {}
-        """By the id of a thread or task: its leases, and those of its blocks, innermost last. The entry goes
-        when it does, so no other is taken for it.
-        """
+        self._entered = {}
 
     def __repr__(self) -> str:
         return f"<Lock of {self.name}>"
@@ -247,80 +252,64 @@ class Lock:
         """
         return Attempt(self, wait)
 
-    # the leases of the running thread or task, innermost last
+    # what the running thread or task has acquired
 
     def _lease(self) -> Lease:
-        mine = self._entered.get(id(current_context()))
-        if mine is None:
-            raise self._not_held()
-        _, leases, blocks = mine
-        if len(leases) > 1:  # nearly never; what was given back hides nothing that is held
-            leases[:] = _unreleased(leases, blocks) or leases[-1:]
-        return leases[-1]
+        """Return the last lease that wasn't given back."""
+        _, entries = self._entered.get(id(current_context()), (None, []))
+        for lease, _of_block in reversed(entries):
+            if lease is not None and lease.registered:
+                return lease
+        raise self._not_held()
 
-    def _remember(self, lease: Lease, context: object, of_block: bool) -> None:
-        """Put a new lease on the list of `context`, and on that of its blocks."""
+    def _remember(self, lease: Lease | None, context: object, of_block: bool) -> None:
         me = id(context)
         mine = self._entered.get(me)
         if mine is None:
             there = ref(context, partial(_forget_context, ref(self), me))
-            self._entered[me] = there, [lease], [lease] if of_block else []
+            self._entered[me] = there, [(lease, of_block)]
             return
-        _, leases, blocks = mine
-        # What was released by the lease itself goes here: one thread may use the same lock for years.
-        leases[:] = [*_unreleased(leases, blocks), lease]
-        if of_block:
-            blocks.append(lease)
-
-    def _forget(self) -> None:
-        if (mine := self._entered.pop(me := id(current_context()), None)) is None:
-            raise self._not_held()
-        mine[1].pop()
-        if mine[1]:
-            self._entered[me] = mine
+        # What was given back goes here, for one thread may use the same lock for years. A block's own stays:
+        # its end tells that it was given back before.
+        _, entries = mine
+        entries[:] = [(each, block) for each, block in entries if block or (each and each.registered)]
+        entries.append((lease, of_block))
 
     def _pop_block_lease(self, error: BaseException | None) -> Lease | None:
-        """Take the lease of a block that ends off the list; None where the body released it, and raised.
+        """Take off the list what the end of a block gives back: the block's own lease or, where that was
+        given back before and the lock was acquired again, the last one.
 
-        A generator that is closed did not raise: it may be closed by another thread than its lock's.
+        None where the block has none, or where another thread ends it by an error. A thread that only closes
+        a generator must hear that the lock stays.
         """
-        mine = self._entered.pop(me := id(current_context()), None)
+        mine = self._entered.get(me := id(current_context()))
         if mine is None:
             if error is None or isinstance(error, GeneratorExit):
                 raise self._not_held()
             return None
-        _, leases, blocks = mine
-        own = blocks.pop() if blocks else leases[-1]
-        lease = leases.pop(-1 if leases[-1] is own else _index_of_block_lease(own, leases, blocks))
-        if leases:
-            self._entered[me] = mine
-        return lease
+        _, entries = mine
+        if len(entries) == 1:  # nearly always
+            del self._entered[me]
+            return entries[0][0]
+        blocks = [index for index, (_, of_block) in enumerate(entries) if of_block]
+        begin = blocks[-1] if blocks else len(entries) - 1
+        own, _ = entries.pop(begin)
+        since = [entry for entry in entries[begin:] if entry[0] and entry[0].registered]
+        if own is None or own.registered or not since:
+            return own
+        entries.remove(since[-1])
+        return since[-1][0]
 
     def _not_held(self) -> LockNotOwned:
         return LockNotOwned(f"the lock {self.name!r} isn't held by this thread or task")
 
     def release(self) -> None:
         """Release what this thread or task acquired last. LockNotOwned, LockLost: see `Lease.release`."""
-        with self._ending() as lease:
-            lease.release()
+        self._lease().release()
 
     async def arelease(self) -> None:
         """`release` for asyncio."""
-        with self._ending() as lease:
-            await lease.arelease()
-
-    @contextmanager
-    def _ending(self) -> Iterator[Lease]:
-        """Forget the innermost lease after its release, unless that may be tried again after an outage."""
-        lease = self._lease()
-        try:
-            yield lease
-        except BackendUnavailable:
-            raise  # an outage must not lose what proves the hold
-        except LockError:
-            self._forget()
-            raise
-        self._forget()
+        await self._lease().arelease()
 
     def extend(self, ttl: Seconds) -> None:
         """Give the lease `ttl` seconds from now; see `Lease.extend`."""
@@ -369,22 +358,6 @@ def _together(taken: list[Lease]) -> Lease:
     return Lease([single for lease in taken for single in lease.leases])
 
 
-def _unreleased(leases: Sequence[Lease], blocks: Sequence[Lease]) -> list[Lease]:
-    """Return those that were not released by themselves, and those of blocks, which tell it at their end."""
-    return [each for each in leases if each.state is not State.RELEASED or each in blocks]
-
-
-def _index_of_block_lease(own: Lease, leases: Sequence[Lease], outer: Sequence[Lease]) -> int:
-    """Return where the lease is that a block releases: its own, which is nearly always the last.
-
-    If its own was given back by itself, be it lost by then, it is the last, too, unless that is an outer
-    block's: the lock was acquired again.
-    """
-    if own not in leases or (not any(map(is_registered, own.leases)) and leases[-1] not in outer):
-        return -1
-    return leases.index(own)
-
-
 def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:
     """Drop the leases of a thread or task that has ended without releasing them: they aren't renewed."""
     if (left := lock()) is not None:
@@ -394,39 +367,28 @@ def _forget_context(lock: ref[Lock], context: int, _: ref[object]) -> None:
 class Attempt:
     """What `Lock.attempt` returns: `with` and `async with` give a lease, or None."""
 
-    __slots__ = ("_leases", "_lock", "_wait")
-
     def __init__(self, lock: Lock, wait: Seconds | Unset | None) -> None:
         self._lock, self._wait = lock, wait
-        self._leases = WeakKeyDictionary[object, list[Lease | None]]()
-        """Of each thread or task that is in the block, innermost last."""
 
     def __enter__(self) -> Lease | None:
-        lease: Lease | None = None
-        with suppress(LockNotAcquired):
-            lease = self._lock.acquire(self._wait, _of_block=True)
-        self._leases.setdefault(current_context(), []).append(lease)
-        return lease
+        try:
+            return self._lock.acquire(self._wait, _of_block=True)
+        except LockNotAcquired:
+            self._lock._remember(None, current_context(), of_block=True)
+            return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._pop() is not None:
-            self._lock.__exit__(kind, error, trace)
+        self._lock.__exit__(kind, error, trace)
 
     async def __aenter__(self) -> Lease | None:
-        lease: Lease | None = None
-        with suppress(LockNotAcquired):
-            lease = await self._lock.aacquire(self._wait, _of_block=True)
-        self._leases.setdefault(current_context(), []).append(lease)
-        return lease
+        try:
+            return await self._lock.aacquire(self._wait, _of_block=True)
+        except LockNotAcquired:
+            self._lock._remember(None, current_context(), of_block=True)
+            return None
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._pop() is not None:
-            await self._lock.__aexit__(kind, error, trace)
-
-    def _pop(self) -> Lease | None:
-        if not (mine := self._leases.get(current_context())):
-            raise self._lock._not_held()
-        return mine.pop()
+        await self._lock.__aexit__(kind, error, trace)
 
 
 class SingleLock(Lock):
@@ -434,13 +396,13 @@ class SingleLock(Lock):
 
     def __init__(self, name: str, options: CheckedOptions) -> None:
         self._entered = {}
-        self.options = options = options.resolve()
         self.terms = terms = options.terms(name)
         self.name, self.key, self.backend, self.ttl = name, terms.key, terms.backend, terms.ttl
-        self._wait = options.wait  # type: ignore[assignment] # both are resolved, as are the terms
-        self.on_open_transaction = options.on_open_transaction  # type: ignore[assignment]
-        self._new_owner = options.new_owner if options.guarded else new_owner
-        self.transaction_on = self.backend.transaction_on
+        self._wait, self.on_open_transaction = terms.wait, terms.on_open_transaction
+        self._new_owner: Callable[[], str] = new_owner
+        if terms.guarded:
+            self._new_owner = partial(_new_guarded_owner, terms.backend)
+        self.transaction_on = terms.backend.transaction_on
 
     def __repr__(self) -> str:
         return f"<Lock {self.name!r} on {self.backend.alias!r}>"
@@ -471,10 +433,13 @@ class SingleLock(Lock):
         return [] if holder is None else [holder.owner]
 
     def locked(self) -> bool:
-        return self.backend.holder(self.key) is not None
+        return self._is_taken(self.backend.holder(self.key))
 
     async def alocked(self) -> bool:
-        return await self.backend.aholder(self.key) is not None
+        return self._is_taken(await self.backend.aholder(self.key))
+
+    def _is_taken(self, holder: Holder | None) -> bool:
+        return holder is not None
 
     def remaining(self) -> float:
         hold = self._hold_of(current_context())
@@ -492,21 +457,17 @@ class SingleLock(Lock):
             refuse_open_transactions((self.name,))
         begun = now()
         while True:
-            if breaker.silent:
-                self._refuse_if_silent()
-            owner = self._new_owner()
+            waiter = self._new_waiter(self.backend.waiter)
             outcome: Outcome | None = None
-            waiter = self.backend.waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
-            waiter.owner_is_given = self.terms.owner_is_given
             try:
                 outcome = waiter.try_acquire(queue=wait != 0)
                 if isinstance(outcome, Busy):
                     outcome = self._wait_in(waiter, outcome, begun, wait, context)
-                return self._leased(waiter.owner or owner, outcome, context, begun)
+                return self._leased(waiter.owner, outcome, context, begun)
             except BaseException as error:
-                self._clean_up_after(error, waiter.owner or owner, begun, outcome)
+                self._clean_up_after(error, waiter.owner, begun, outcome)
                 if self._may_undo(outcome):
-                    with self._released_if_unsettled(waiter, owner):
+                    with self._released_if_unsettled(waiter):
                         waiter.leave()
                 if not self._begins_again(error, begun, wait):
                     raise
@@ -519,21 +480,17 @@ class SingleLock(Lock):
             await in_calling_thread(partial(refuse_open_transactions, (self.name,)))
         begun = now()
         while True:
-            if breaker.silent:
-                self._refuse_if_silent()
-            owner = self._new_owner()
+            waiter = self._new_waiter(self.backend.async_waiter)
             outcome: Outcome | None = None
-            waiter = self.backend.async_waiter(self.key, owner, self.ttl, fenced=self.options.fenced)
-            waiter.owner_is_given = self.terms.owner_is_given
             try:
                 outcome = await waiter.try_acquire(queue=wait != 0)
                 if isinstance(outcome, Busy):
                     outcome = await self._await_in(waiter, outcome, begun, wait, context)
-                return self._leased(waiter.owner or owner, outcome, context, begun)
+                return self._leased(waiter.owner, outcome, context, begun)
             except BaseException as error:
-                self._clean_up_after(error, waiter.owner or owner, begun, outcome)
+                self._clean_up_after(error, waiter.owner, begun, outcome)
                 if self._may_undo(outcome):
-                    with self._released_if_unsettled(waiter, owner):
+                    with self._released_if_unsettled(waiter):
                         await asyncio.shield(waiter.leave())
                 if not self._begins_again(error, begun, wait):
                     raise
@@ -544,19 +501,25 @@ class SingleLock(Lock):
             breaker.ended(self.backend, self.key)
         return isinstance(error, LateGrant) and (wait is None or now() < begun + wait)
 
-    def _refuse_if_silent(self) -> None:
-        """Raise BackendUnavailable at once where the backend's server doesn't answer at the moment."""
-        try:
-            breaker.admit(self.backend, self.key)
-        except BackendUnavailable as error:
-            self._note_refusal(error, "", 0.0)
-            raise
+    def _new_waiter(self, make: Callable[..., W]) -> W:
+        """Return the waiter of one attempt, which has an owner of its own; at once BackendUnavailable where
+        the server doesn't answer at the moment.
+        """
+        if breaker.silent:
+            try:
+                breaker.admit(self.backend, self.key)
+            except BackendUnavailable as error:
+                self._note_refusal(error, "", 0.0)
+                raise
+        waiter = make(self.key, owner := self._new_owner(), self.ttl, fenced=self.terms.fenced)
+        waiter.owner, waiter.owner_is_given = waiter.owner or owner, self.terms.owner_is_given
+        return waiter
 
     def _wait_in(
         self, waiter: Waiter, busy: Busy, begun: float, wait: float | None, context: object
     ) -> Grant:
         outcome: Outcome = busy
-        with Waiting(self, busy, context, begun) as watch:
+        with self._waiting(busy, context, begun) as watch:
             try:
                 while isinstance(outcome, Busy):
                     pause = self._pause(outcome, begun, wait)
@@ -572,7 +535,7 @@ class SingleLock(Lock):
         self, waiter: AsyncWaiter, busy: Busy, begun: float, wait: float | None, context: object
     ) -> Grant:
         outcome: Outcome = busy
-        with Waiting(self, busy, context, begun) as watch:
+        with self._waiting(busy, context, begun) as watch:
             try:
                 while isinstance(outcome, Busy):
                     pause = self._pause(outcome, begun, wait)
@@ -583,6 +546,22 @@ class SingleLock(Lock):
                 if withdraw := watch.end():
                     await asyncio.shield(asyncio.to_thread(withdraw))
         return outcome
+
+    @contextmanager
+    def _waiting(self, busy: Busy, context: object, begun: float) -> Iterator[waits.WaitWatch]:
+        """Count a wait, and let observers hear of it, for as long as the block runs."""
+        settings, facts = self.backend.settings, (self.name, self.terms.template, self.backend.alias)
+        if busy.outage is None and breaker.silent:
+            breaker.answered(self.backend, self.key)
+        if not waits.waiters.enter(settings.alias, settings.max_waiters):
+            reason = f"{settings.max_waiters} waiters in this process already (MAX_WAITERS)"
+            raise self.not_acquired(busy, begun, TooManyWaiters, reason)
+        try:
+            tell("waiting", *facts, 1)
+            yield waits.watch(self.terms, context, begun)
+        finally:
+            waits.waiters.leave(settings.alias)
+            tell("waiting", *facts, -1)
 
     def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already, unless it may be another task's.
@@ -618,16 +597,10 @@ class SingleLock(Lock):
         """Return the error of a wait since `begun` that ends with this refusal."""
         alias, waited = self.backend.settings.alias, now() - begun
         ask = waited >= holders.WORTH_A_QUESTION and _get_running_loop() is None
-        return error(
-            self.name,
-            waited=waited,
-            backend=alias,
-            holder=busy.holder,
-            held_by=busy.holder and holders.description(self.backend, busy.holder, ask=ask),
-            retry_after=busy.retry_after,
-            reason=reason,
-            estimate=estimates.usual_hold(alias, self.options.template),
-        )
+        who = busy.holder and holders.description(self.backend, busy.holder, ask=ask)
+        usual = estimates.usual_hold(alias, self.terms.template)
+        return error(self.name, waited=waited, backend=alias, holder=busy.holder, held_by=who,
+                     retry_after=busy.retry_after, reason=reason, estimate=usual)  # fmt: skip
 
     def _may_undo(self, first: Outcome | None) -> bool:
         """Whether a hold of our owner can only come from this attempt, so that it may be released.
@@ -659,27 +632,21 @@ class SingleLock(Lock):
 
     def _note_refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> None:
         """Tell statistics and listeners of an acquisition that came to nothing."""
-        deadlock = isinstance(error, LockDeadlock)
+        signal, outcome, reason = lock_refused, "unavailable", None
+        if isinstance(error, LockDeadlock):
+            signal, outcome, reason = lock_deadlocked, "deadlock", error.reason
+        elif isinstance(error, LockNotAcquired):
+            outcome = "contended"
         for counted in COUNTED:
             counted(self.backend.settings.alias, "refused")
-            if deadlock:
+            if signal is lock_deadlocked:
                 counted(self.backend.settings.alias, "deadlock")
-        contended = isinstance(error, LockNotAcquired)
-        notify(
-            lock_deadlocked if deadlock else lock_refused,
-            outcome="deadlock" if deadlock else "contended" if contended else "unavailable",
-            name=self.name,
-            key=self.key,
-            backend=self.backend.alias,
-            owner=owner,
-            waited=waited,
-            holder=getattr(error, "holder", None),
-            template=self.options.template,
-            reason=getattr(error, "reason", None) if deadlock else None,
-        )
+        notify(signal, outcome=outcome, name=self.name, key=self.key, backend=self.backend.alias,
+               owner=owner, waited=waited, holder=getattr(error, "holder", None),
+               template=self.terms.template, reason=reason)  # fmt: skip
 
     @contextmanager
-    def _released_if_unsettled(self, waiter: Waiter | AsyncWaiter, owner: str) -> Iterator[None]:
+    def _released_if_unsettled(self, waiter: Waiter | AsyncWaiter) -> Iterator[None]:
         """A waiter that is interrupted while it leaves the queue, or gets no answer, may have been handed the
         lock unseen.
         """
@@ -689,7 +656,7 @@ class SingleLock(Lock):
             unsettled = waiter.unsettled
         finally:
             if unsettled:
-                release_retrier.schedule(self.backend, self.key, waiter.owner or owner, self.ttl)
+                release_retrier.schedule(self.backend, self.key, waiter.owner, self.ttl)
 
     def _leased(self, owner: str, grant: Grant, context: object, begun: float) -> SingleLease:
         """Return the lease of a grant. LateGrant: the process was paused, or the answer came late."""
@@ -716,38 +683,14 @@ class SingleLock(Lock):
         return lease
 
 
+def _new_guarded_owner(backend: BaseLockBackend) -> str:
+    """Return an owner that shows that its lock is released once its process is dead."""
+    tell("used", backend)
+    return new_guarded_owner()
+
+
 class LateGrant(BackendUnavailable):
     """The lock was granted, and its lease had ended by the time the grant arrived: it proves nothing."""
-
-
-class Waiting:
-    """A wait that counts, and of which observers hear, for as long as the block runs.
-
-    A signal handler may raise anywhere but between `__enter__` and the block. A generator would cost more.
-    """
-
-    def __init__(self, lock: SingleLock, busy: Busy, context: object, begun: float) -> None:
-        self._lock, self._begin = lock, (busy, context, begun)
-
-    def __enter__(self) -> waits.WaitWatch:
-        lock, (busy, context, begun) = self._lock, self._begin
-        settings = lock.backend.settings
-        if busy.outage is None and breaker.silent:
-            breaker.answered(lock.backend, lock.key)
-        if not waits.waiters.enter(settings.alias, settings.max_waiters):
-            reason = f"{settings.max_waiters} waiters in this process already (MAX_WAITERS)"
-            raise lock.not_acquired(busy, begun, TooManyWaiters, reason)
-        try:
-            tell("waiting", lock.name, lock.options.template, lock.backend.alias, 1)
-            return waits.watch(lock.terms, context, begun)
-        except BaseException:
-            self.__exit__()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        lock = self._lock
-        waits.waiters.leave(lock.backend.settings.alias)
-        tell("waiting", lock.name, lock.options.template, lock.backend.alias, -1)
 
 
 def assert_locked(*names: str, backend: str = DEFAULT_ALIAS) -> None:
@@ -787,7 +730,14 @@ def current_lease(name: str | None = None, *, backend: str = DEFAULT_ALIAS) -> L
         ... def pay(order_id):
         ...     current_lease().extend(60)
     """
-    lease = latest_of(current_context()) if name is None else _held(check_name(name), backend)
+    lease: Lease | None
+    if name is not None:
+        lease = _held(check_name(name), backend)
+    else:
+        context = current_context()
+        mine = [each for each in live_leases() if each.context() is context and not each.unreleased]
+        latest = max(mine, key=lambda each: each.taken_at, default=None)
+        lease = (latest and latest.joint and latest.joint()) or latest
     if lease is None:
         which = "no lock" if name is None else f"not the lock {name!r}"
         raise LockNotOwned(

@@ -1,4 +1,4 @@
-"""Locks and open transactions: what is refused, and what a COMMIT under a lock may still be at.
+"""Locks and open transactions: what is refused, and how a lock is let go after its transaction.
 
 A lock that is acquired inside a transaction and released before its COMMIT protects nothing: the next holder
 reads what was there before. Django reports a commit, never a rollback, so nothing can keep a lock until a
@@ -8,17 +8,15 @@ transaction of someone else's has ended: the lock belongs outside.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from asgiref.sync import AsyncToSync, sync_to_async
-from django.db import Error, connections
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from locking.core.lease import Lease, SingleLease
-from locking.exceptions import BackendError, LockError, LockTransactionError
-from locking.utils.databases import may_still_commit
+from locking.core.lease import Lease
+from locking.exceptions import LockTransactionError
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +43,7 @@ def section_of(connection: BaseDatabaseWrapper) -> Any:
 def open_blocks(connection: BaseDatabaseWrapper) -> list[Any]:
     """Return the open atomic blocks, without those that TestCase wraps around each test."""
     blocks: list[Any] = connection.atomic_blocks
-    return [block for block in blocks if not block._from_testcase]
+    return blocks and [block for block in blocks if not block._from_testcase]
 
 
 def connections_in_transaction() -> list[BaseDatabaseWrapper]:
@@ -100,56 +98,7 @@ def let_go(lease: Lease, *, release: bool = True) -> None:
     """Release a lock after its transaction has ended; a failure is not the transaction's error."""
     try:
         lease.release() if release else lease.leave_to_expire()
-    except LockError as error:
-        if not isinstance(error, BackendError):  # a loss was logged when it was found
-            logger.debug("after its transaction was settled, %r could not be released: %s", lease, error)
-        lease.release_later(error if isinstance(error, BackendError) else None)
-    except BaseException:  # a signal's handler: the request may have arrived
-        lease.release_later()
-        raise
-
-
-@contextmanager
-def committing_under(lease: Lease, connection: BaseDatabaseWrapper, by: object) -> Iterator[None]:
-    """Note in a lease each COMMIT of a connection in this block until the server's answer.
-
-    Where something else ends the wait for it, such as what a signal's handler raises, the server may still be
-    at work. Then the lease is left to its ttl: see `SingleLease.unsettled`. `by` stands for the COMMIT there.
-    """
-    own = vars(connection)
-    before = own.get("_commit")  # of a connection that is in several of these blocks
-    commit = connection._commit  # type: ignore[attr-defined]
-
-    def commit_noted() -> Any:
-        for single in _separate(lease):
-            single.unsettled.add(by)  # before it is sent, for a signal may come at any moment
-        try:
-            answer = commit()
-        except BaseException as error:
-            if may_still_commit(connection, error):
-                with suppress(Error):  # else Django fails as it puts autocommit back, and that hides `error`
-                    connection.close()
-            else:
-                settle_commit(lease, by)
+    except BaseException as failure:
+        # What became of the transaction goes before a failure, as a body's own error does.
+        if not lease._is_settled(failure, body_error=failure):
             raise
-        settle_commit(lease, by)
-        return answer
-
-    own["_commit"] = commit_noted
-    try:
-        yield
-    finally:
-        own.pop("_commit", None)
-        if before is not None:
-            own["_commit"] = before
-
-
-def settle_commit(lease: Lease, by: object) -> None:
-    """Note that the server is done with a COMMIT, whatever became of it."""
-    for single in _separate(lease):
-        single.unsettled.discard(by)
-
-
-def _separate(lease: Lease) -> list[SingleLease]:
-    """The leases of the single names, but those of locks that the database itself ends with the COMMIT."""
-    return [single for single in lease.leases if single.backend.transaction_on is None]

@@ -9,8 +9,8 @@ doesn't answer is unknown until its local deadline, then lost.
 
 from __future__ import annotations
 
-import itertools
 import logging
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
 from typing import Final
@@ -37,13 +37,12 @@ OUTCOMES: Final[dict[bool | None, Renewal]] = {True: "renewed", False: "lost", N
 
 def renew_due(alias: str) -> float:
     """Renew the leases of one alias that are due; return when the next will be."""
-    moment = now()
-    due = [
-        lease for lease in _watched(alias) if lease.renew_at <= moment + lease.ttl * EARLY_RENEWAL_FRACTION
-    ]
-    due.sort(key=lambda lease: id(lease.backend))
-    for _, batch in itertools.groupby(due, key=lambda lease: id(lease.backend)):
-        renew(list(batch))
+    moment, batches = now(), defaultdict[BaseLockBackend, list[SingleLease]](list)
+    for lease in _watched(alias):
+        if lease.renew_at <= moment + lease.ttl * EARLY_RENEWAL_FRACTION:
+            batches[lease.backend].append(lease)
+    for batch in batches.values():
+        renew(batch)
     return min((lease.renew_at for lease in _watched(alias)), default=now() + 3600.0)
 
 

@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from locking.exceptions import LockKeyError
 from locking.keys.names import MAX_NAME, MAX_TEMPLATE, balanced
 from locking.keys.template import Template, compile_template
-from locking.keys.values import DEFAULT_UNSAFE, as_text, encode, says_nothing, shorten
+from locking.keys.values import DEFAULT_UNSAFE, as_text, encode, shorten
 
 KeySource = str | Sequence[str] | Callable[..., str | Iterable[str]]
 Args = tuple[Any, ...]
@@ -94,6 +94,8 @@ def _render(
         arguments = {}
         for name, value in _bind(signature, args, kwargs):
             arguments.setdefault(name, value)  # a parameter goes before one of `**kwargs`
+    if len(templates) == 1:
+        return (templates[0].render(arguments),)
     return tuple(template.render(arguments) for template in templates)
 
 
@@ -149,7 +151,7 @@ def _name_by_arguments(
         if is_request(value):
             continue
         try:
-            text = "" if says_nothing(value) else as_text(value)
+            text = as_text(value)
             if not text:
                 raise LockKeyError("it is None or empty: unrelated callers would share one lock")
         except LockKeyError as error:

@@ -18,62 +18,61 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
-from string import Formatter
 from typing import Final
 
 from django.core.exceptions import ObjectDoesNotExist
 
 from locking.exceptions import LockKeyError
 from locking.keys.names import balanced
-from locking.keys.values import ALWAYS_ENCODED, CONVERTERS, TEXT_UNSAFE, encode, says_nothing, shorten
+from locking.keys.values import ALWAYS_ENCODED, CONVERTERS, TEXT_UNSAFE, encode, shorten
 
 FORMAT_STYLE: Final = re.compile(r"""[^'"<>]*(?<![$#%]){[^'"<>]*""")
 """`order:{order_id}`: braces and neither quotes nor angle brackets. `${id}` and `#{id}` are of others."""
 
-TERM: Final = re.compile(
+FORMAT_TERM: Final = re.compile(r"(?P<text>[^{}]+)|{(?P<value>[^{}]*)}")
+QUOTED_TERM: Final = re.compile(
     r"""\s*(?:'(?P<single>[^']*)'|"(?P<double>[^"]*)"|<(?P<value>(?:[^<>'"]|'[^']*'|"[^"]*")*)>)\s*"""
 )
-VALUE: Final = re.compile(
-    r"""\s*(?:(?P<converter>\w+)\s*:\s*)?(?P<path>[^\W\d]\w*(?:\s*\.\s*[^\W\d]\w*)*)\s*"""
-    r"""(?:\|\s*(?P<quote>['"]?)(?P<default>.*?)(?P=quote)\s*)?""",
+PATH: Final = r"\s*(?P<path>[^\W\d]\w*(?:\s*\.\s*[^\W\d]\w*)*)\s*"
+FORMAT_VALUE: Final = re.compile(
+    rf"{PATH}(?:\|\s*(?P<default>[^:]*?)\s*)?(?::\s*(?P<converter>.*?)\s*)?", re.DOTALL
+)
+QUOTED_VALUE: Final = re.compile(
+    rf"""\s*(?:(?P<converter>\w+)\s*:)?{PATH}(?:\|\s*(?P<quote>['"]?)(?P<default>.*?)(?P=quote)\s*)?""",
     re.DOTALL,
 )
-FOREIGN: Final = re.compile(r"[#$%]?{\s*([\w.]+)\s*}|[#$]([^\W\d][\w.]*)|<\s*#([\w.]+)\s*>|%\((\w+)\)s")
-"""How others write a value: SpEL, a shell, an f-string, printf."""
+FOREIGN: Final = r"[#$%]?{\s*([\w.]+)\s*}|[#$]([^\W\d][\w.]*)|<\s*#([\w.]+)\s*>|%\((\w+)\)s"
+"""How others write a value: SpEL, a shell, an f-string, printf. Compiled when a key is wrong."""
 
 NO_TERM: Final = "a term is expected here: 'text' or <parameter>"
+NO_PARTNER: Final = "this brace has no partner; literal braces need the quoted style: 'text'+<parameter>"
 NO_VALUE: Final = (
     "a value is a parameter and its .attributes; what calls or indexes belongs in a callable key"
 )
+NO_CONVERSION: Final = "there are no conversions in format specs of a key; write the parameter's name alone"
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A piece of a key that is read from the arguments of the call."""
+    """A piece of a key that is read from the arguments of the call.
+
+    Attributes:
+        written: the piece as it stands in the key, with its brackets.
+        column: where it begins, behind its bracket.
+        path: where the parameter and its attributes begin and end.
+    """
 
     name: str
     attributes: tuple[str, ...]
     converter: str | None
     default: str | None
+    written: str
     column: int
-
-    @property
-    def dotted(self) -> str:
-        """The parameter and its attributes: `order.pk`."""
-        return ".".join((self.name, *self.attributes))
-
-    def write(self, *, quoted: bool) -> str:
-        """Return the value as one of the two styles writes it."""
-        if quoted:
-            converter = self.converter and f"{self.converter}:"
-            mark = '"' if "'" in (self.default or "") else "'"
-            return f"<{converter or ''}{self.dotted}{f'|{mark}{self.default}{mark}' if self.default else ''}>"
-        converter = self.converter and f":{self.converter}"
-        return "{" + self.dotted + (f"|{self.default}" if self.default else "") + (converter or "") + "}"
+    path: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ class Template:
     @property
     def readable(self) -> str:
         """The key as a person reads it: `order:<order.pk>` in either style."""
-        return "".join(term if isinstance(term, str) else f"<{term.dotted}>" for term in self.terms)
+        return "".join(term if isinstance(term, str) else f"<{_path(term)}>" for term in self.terms)
 
     def render(self, arguments: Mapping[str, object]) -> str:
         """Build the name of the lock.
@@ -141,37 +140,39 @@ class Template:
                     raise self._no_attribute(value, found, attribute) from error
                 found = None
         try:
-            text = "" if says_nothing(found) else CONVERTERS[value.converter](found)
+            text = CONVERTERS[value.converter](found)
         except LockKeyError as error:
-            raise LockKeyError(f"{value.write(quoted=self.quoted)}: {error}") from error.__cause__
+            raise LockKeyError(f"{value.written}: {error}") from error.__cause__
         if text:
             return text
         if value.default is not None:
             return value.default
         what = "None" if isinstance(found, type(None)) else "empty"
         raise LockKeyError(
-            f"{value.write(quoted=self.quoted)} is {what}: unrelated callers would share one lock; pass a"
-            f" value, or give a default if they should: {self._with(value, replace(value, default='none'))}"
+            f"{value.written} is {what}: unrelated callers would share one lock; pass a value, or give a"
+            f" default if they should: {self._repaired(value)}"
         )
 
     def _no_attribute(self, value: Value, owner: object, attribute: str) -> LockKeyError:
         guess = _nearest(attribute, dir(owner))
-        names = tuple(guess if guess and name == attribute else name for name in value.attributes)
-        better = replace(value, attributes=names) if guess else replace(value, default="none")
+        meant = _path(value, guess, instead_of=attribute) if guess else None
         advice = "did you mean" if guess else "name one that it has, or give a default:"
         return LockKeyError(
-            f"{value.write(quoted=self.quoted)}: {type(owner).__name__} has no {attribute!r}; {advice}"
-            f" {self._with(value, better)}"
+            f"{value.written}: {type(owner).__name__} has no {attribute!r}; {advice}"
+            f" {self._repaired(value, meant)}"
         )
 
     def advice(self, value: Value, known: Iterable[str]) -> str:
         """Return the whole key with the known name that was probably meant, or nothing."""
         guess = _nearest(value.name, known)
-        return f"; did you mean {self._with(value, replace(value, name=guess))}?" if guess else ""
+        meant = guess and _path(value, guess, instead_of=value.name)
+        return f"; did you mean {self._repaired(value, meant)}?" if guess else ""
 
-    def _with(self, value: Value, better: Value) -> str:
-        """Return the whole key with one value replaced, ready to paste."""
-        return f'"{_write([better if term is value else term for term in self.terms], quoted=self.quoted)}"'
+    def _repaired(self, value: Value, path: str | None = None) -> str:
+        """Return the whole key with another path in one value, or else with a default, ready to paste."""
+        default = "" if path else "|'none'" if self.quoted else "|none"
+        begin, end = value.path
+        return f'"{self.source[:begin]}{path or self.source[begin:end]}{default}{self.source[end:]}"'
 
     def check(self, signature: inspect.Signature, function_name: str) -> None:
         """Refuse a name that isn't a parameter; with `**kwargs` any name may come at the call."""
@@ -225,7 +226,7 @@ class _Mistake(Exception):
 def _compile(source: str) -> Template:
     quoted = FORMAT_STYLE.fullmatch(source) is None
     terms: list[str | Value] = []
-    for term in _quoted_terms(source) if quoted else _format_terms(source):
+    for term in _terms(source, quoted=quoted):
         if isinstance(term, str) and terms and isinstance(terms[-1], str):
             terms[-1] += term
         else:
@@ -241,59 +242,46 @@ def _compile(source: str) -> Template:
     return Template(source, quoted, tuple(terms), pieces, re.compile(f"[{ALWAYS_ENCODED}{re.escape(marks)}]"))
 
 
-def _quoted_terms(source: str) -> list[str | Value]:
-    """Read `'order:'+<order.pk>`, term by term."""
-    terms: list[str | Value] = []
-    end = -1
-    while end < len(source):
-        match = TERM.match(source, end + 1)
+def _terms(source: str, *, quoted: bool) -> Iterator[str | Value]:
+    """Read a key in either style, term by term; what is wrong first is told first."""
+    at = 0
+    while True:
+        match = (QUOTED_TERM if quoted else FORMAT_TERM).match(source, at)
         if match is None:
-            rest = source[end + 1 :].lstrip()
-            reason = "this '<' is never closed" if rest.startswith("<") else NO_TERM
+            rest = source[at:].lstrip()
+            reason = NO_PARTNER if not quoted else "this '<' is never closed" if rest[:1] == "<" else NO_TERM
             raise _Mistake(len(source) - len(rest), reason)
         kind = str(match.lastgroup)
-        terms.append(_read_value(match[kind], match.start(kind)) if kind == "value" else match[kind])
-        end = match.end()
-        if source[end : end + 1] not in ("", "+"):
-            raise _Mistake(end, "a '+' is missing before this")
-    return terms
+        yield _read_value(source, *match.span(kind), quoted=quoted) if kind == "value" else match[kind]
+        at = match.end()
+        if at == len(source):
+            return
+        if quoted and source[at] != "+":
+            raise _Mistake(at, "a '+' is missing before this")
+        at += quoted
 
 
-def _format_terms(source: str) -> list[str | Value]:
-    """Read `order:{order.pk}` by Python's own parser of such texts."""
-    if stray := re.search(r"[{}]", re.sub(r"{[^{}]*}", lambda match: " " * len(match[0]), source)):
-        reason = "this brace has no partner; literal braces need the quoted style: 'text'+<parameter>"
-        raise _Mistake(stray.start(), reason)
-    terms: list[str | Value] = []
-    column = 0
-    try:
-        for text, field, spec, conversion in Formatter().parse(source):
-            terms += [text] if text else []
-            if field is not None:
-                column = source.index("{", column) + 1
-                if conversion:
-                    raise _Mistake(column, "a key has no conversions; write the parameter's name alone")
-                terms.append(_read_value(f"{spec}:{field}" if spec else field, column))
-    except ValueError as error:  # of half a conversion
-        raise _Mistake(source.index("{", column) + 1, str(error)) from None
-    return terms
-
-
-def _read_value(inside: str, column: int) -> Value:
-    match = VALUE.fullmatch(inside)
+def _read_value(source: str, column: int, end: int, *, quoted: bool) -> Value:
+    match = (QUOTED_VALUE if quoted else FORMAT_VALUE).fullmatch(source, column, end)
     if match is None:
-        raise _Mistake(column, NO_VALUE)
+        raise _Mistake(column, NO_CONVERSION if "!" in source[column:end] else NO_VALUE)
     name, *attributes = (part.strip() for part in match["path"].split("."))
     if any(part.startswith("_") for part in (name, *attributes)):
         raise _Mistake(column, "a name with a leading underscore is private, and not read")
-    converter = match["converter"]
+    converter = match["converter"] or None
     if converter not in CONVERTERS:
-        guess = _nearest(converter, filter(None, CONVERTERS))
+        guess = _nearest(str(converter), filter(None, CONVERTERS))
         advice = f"; did you mean {guess}?" if guess else ""
         raise _Mistake(column, f"{converter!r} is not a converter (str, int, uuid or slug){advice}")
     if match["default"] == "":
         raise _Mistake(column, "an empty default would be one lock for unrelated callers; write 'none'")
-    return Value(name, tuple(attributes), converter, match["default"], column)
+    written = source[column - 1 : end + 1]
+    return Value(name, tuple(attributes), converter, match["default"], written, column, match.span("path"))
+
+
+def _path(value: Value, name: str | None = None, *, instead_of: str | None = None) -> str:
+    """Return a value's parameter and attributes, `order.pk`, with another name instead of one of them."""
+    return ".".join(name if name and each == instead_of else each for each in (value.name, *value.attributes))
 
 
 def _separating_mark(before: str | Value, term: str | Value, after: str | Value) -> str:
@@ -311,24 +299,19 @@ def _separating_mark(before: str | Value, term: str | Value, after: str | Value)
     raise _Mistake(after.column, reason)
 
 
-def _write(terms: Sequence[str | Value], *, quoted: bool) -> str:
-    texts = (f'"{t}"' if "'" in t else f"'{t}'" if quoted else t for t in terms if isinstance(t, str))
-    written = [next(texts) if isinstance(t, str) else t.write(quoted=quoted) for t in terms]
-    return ("+" if quoted else "").join(written)
-
-
 def _repaired(source: str) -> str:
     """Return the key that was probably meant, as advice to paste; nothing where that is none either."""
-    found = re.split(r"(<[^<>]*>)", FOREIGN.sub(lambda m: f"<{m[m.lastindex or 0]}>", source))
+    found = re.split(r"(<[^<>]*>)", re.sub(FOREIGN, lambda m: f"<{m[m.lastindex or 0]}>", source))
     for index in range(0, len(found), 2):  # the texts between the values
         found[index] = re.sub(r"^\s*[fF](?=['\"])|['\"]|^\s*\+|\+\s*$", "", found[index]).strip()
     if len(found) == 1:  # as a lone text it would be one lock for all
         meant = f"""; without a value all calls share one lock: write "'{source}'" if you mean that"""
         return meant if re.fullmatch(r"[\w:.-]+", source) else ""
-    quoted = not {"<", "+"}.isdisjoint(source)
+    if {"<", "+"}.isdisjoint(source):
+        whole = "".join("{" + term[1:-1] + "}" if i % 2 else term for i, term in enumerate(found))
+    else:
+        whole = "+".join(term if i % 2 else f"'{term}'" for i, term in enumerate(found) if term)
     try:
-        terms = [_read_value(t[1:-1], 0) if i % 2 else t for i, t in enumerate(found) if t]
-        whole = _write(terms, quoted=quoted)
         return f'; write "{whole}"' if whole != source and _compile(whole) else ""
     except _Mistake:
         return ""

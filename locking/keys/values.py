@@ -23,46 +23,43 @@ DEFAULT_UNSAFE: Final = re.compile(f"[{ALWAYS_ENCODED}=]")
 TEXT_UNSAFE: Final = re.compile(r"[%\ud800-\udfff]")
 
 
-def says_nothing(value: object) -> bool:
-    """Whether a value is None, a lazy object standing for None (as `request.user` may), or an empty text."""
-    return isinstance(value, type(None)) or (issubclass(type(value), str) and not value)
-
-
 def as_text(value: Any) -> str:
-    """Turn a value into text by its kind; what could mean two things, or change, is refused."""
-    if isinstance(value, Enum):
-        return as_text(value.value)
-    if isinstance(value, bool):
-        raise LockKeyError(f"{value!r} is a bool, which does not identify a resource; pass its id")
-    if isinstance(value, Model):
-        if value.pk is None or value._state.adding:
-            raise LockKeyError(f"an unsaved {type(value).__name__} has no identity yet; save it first")
-        return as_text(value.pk)
-    for kind, convert in KINDS:
-        if issubclass(type(value), kind):  # its real type: a lazy object only pretends
-            return _written(value, convert)
-    raise LockKeyError(_unfit(value))
-
-
-KINDS: Final[tuple[tuple[type, Callable[[Any], str]], ...]] = (
-    (str, str.__str__),
-    (int, int.__repr__),
-    (UUID, UUID.__str__),
-    # One moment is one key, whichever zone it is given in.
-    (datetime, lambda value: datetime.isoformat(value.astimezone(UTC) if value.tzinfo else value)),
-    (date, date.isoformat),
-)
-
-
-def _written(value: object, convert: Callable[[Any], str]) -> str:
+    """Turn a value into text by its kind, None into an empty one; what could mean two things, or change, is
+    refused.
+    """
+    convert = KINDS.get(type(value))  # nearly always there
+    if convert is None:
+        if isinstance(value, type(None)):  # or a lazy object standing for None, as `request.user` may
+            return ""
+        if isinstance(value, Enum):
+            return as_text(value.value)
+        if isinstance(value, bool):
+            raise LockKeyError(f"{value!r} is a bool, which does not identify a resource; pass its id")
+        if isinstance(value, Model):
+            if value.pk is None or value._state.adding:
+                raise LockKeyError(f"an unsaved {type(value).__name__} has no identity yet; save it first")
+            return as_text(value.pk)
+        # By its real type: a lazy object only pretends.
+        convert = next((KINDS[kind] for kind in type(value).__mro__ if kind in KINDS), None)
+        if convert is None:
+            raise LockKeyError(_unfit(value))
     try:
         return convert(value)
     except ValueError as error:  # Python refuses to print an int of thousands of digits
-        raise LockKeyError(
-            "an int with thousands of digits can't identify a resource; pass a shorter value"
-        ) from error
+        what = "an int with thousands of digits can't identify a resource; pass a shorter value"
+        raise LockKeyError(what) from error
     except OverflowError as error:
         raise LockKeyError(f"{value} lies outside the calendar in UTC; pass a nearer moment") from error
+
+
+KINDS: Final[Mapping[type, Callable[[Any], str]]] = {
+    str: str.__str__,
+    int: int.__repr__,
+    UUID: UUID.__str__,
+    # One moment is one key, whichever zone it is given in.
+    datetime: lambda value: datetime.isoformat(value.astimezone(UTC) if value.tzinfo else value),
+    date: date.isoformat,
+}
 
 
 def _unfit(value: object) -> str:
@@ -79,6 +76,8 @@ def _unfit(value: object) -> str:
 def _converter(what: str, pattern: str, convert: Callable[[str], object]) -> Callable[[object], str]:
     def read(value: object) -> str:
         text = as_text(value)
+        if not text:
+            return text  # refused as empty, or the default's
         try:
             if re.fullmatch(pattern, text):
                 return str(convert(text))

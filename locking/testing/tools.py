@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final
@@ -63,15 +63,16 @@ class override_locks(override_settings):  # noqa: N801 - named like Django's ove
 
     def disable(self) -> None:
         """Put the backends back."""
-        _drop_leases({id(backend.settings) for backend in locks.all(initialized_only=True)})
+        _drop_leases()
         super().disable()
         for alias in self.options["LOCKING"]:
             STORES.pop(alias, None)
         STORES.update(self._stores)
 
 
-def _drop_leases(settings: set[int]) -> None:
+def _drop_leases() -> None:
     """Stop renewing what was left held, and don't let the next test re-enter it."""
+    settings = {id(backend.settings) for backend in locks.all(initialized_only=True)}
     for lease in live_leases():
         if id(lease.backend.settings) in settings:  # another kind of lock shares its backend's settings
             lease.renewed = False
@@ -80,7 +81,7 @@ def _drop_leases(settings: set[int]) -> None:
 
 def forget_locks() -> None:
     """Drop what a test left held in memory: the next begins with nothing."""
-    _drop_leases({id(backend.settings) for backend in locks.all(initialized_only=True)})
+    _drop_leases()
     STORES.clear()
 
 
@@ -114,9 +115,8 @@ def held_locks(backend: str = DEFAULT_ALIAS) -> list[str]:
 
 
 def _held(alias: str) -> list[SingleLease]:
-    return [
-        lease for lease in live_leases() if lease.backend.settings.alias == alias and lease.remaining() > 0
-    ]
+    mine = [lease for lease in live_leases() if lease.backend.settings.alias == alias]
+    return [lease for lease in mine if lease.remaining() > 0]
 
 
 @contextmanager
@@ -141,11 +141,8 @@ def simulate_contention(name: str, *, waits: bool = False, backend: str = DEFAUL
     outcome = engine.try_acquire(key, rival, LONG_ENOUGH)
     if isinstance(outcome, Busy):
         raise LockNotAcquired(name, waited=0.0, backend=backend, holder=outcome.holder)
-
-    def refuse() -> LockNotAcquired:
-        return LockNotAcquired(name, waited=0.0, backend=backend, holder=rival, retry_after=1.0)
-
     busy = Busy(retry_after=1.0, holder=rival)
+    refuse = partial(LockNotAcquired, name, waited=0.0, backend=backend, holder=rival, retry_after=1.0)
     with ExitStack() as stack:
         stack.callback(engine.release, key, rival)
         if not waits:
@@ -210,8 +207,8 @@ class RefusedWaiter(Waiter):
 class AsyncRefusedWaiter(AsyncWaiter):
     """A task's attempt that is refused instead of waiting."""
 
-    def __init__(self, refuse: Callable[[], Exception], busy: Busy | None) -> None:
-        self._waiter = RefusedWaiter(refuse, busy)
+    def __init__(self, *refusal: Any) -> None:
+        self._waiter = RefusedWaiter(*refusal)
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
         return self._waiter.try_acquire(queue=queue)
@@ -238,16 +235,15 @@ def simulate_loss(lease: Lease | str, *, backend: str = DEFAULT_ALIAS) -> None:
         >>> with pytest.raises(LockLost), get_lock("order:42") as lease:
         ...     simulate_loss(lease)
     """
-    for single in _named(lease, backend) if isinstance(lease, str) else lease.leases:
+    if isinstance(lease, str):
+        singles: Sequence[SingleLease] = [held for held in _held(backend) if held.name == lease]
+        if not singles:
+            others = ", ".join(held_locks(backend)) or "nothing"
+            raise LockNotOwned(
+                f"this process doesn't hold the lock {lease!r} on backend {backend!r}; it holds {others}"
+            )
+    else:
+        singles = lease.leases
+    for single in singles:
         single.backend.release(single.key, single.owner)
         single.lose()
-
-
-def _named(name: str, alias: str) -> list[SingleLease]:
-    found = [lease for lease in _held(alias) if lease.name == name]
-    if not found:
-        held = ", ".join(held_locks(alias)) or "nothing"
-        raise LockNotOwned(
-            f"this process doesn't hold the lock {name!r} on backend {alias!r}; it holds {held}"
-        )
-    return found

@@ -7,12 +7,12 @@ function never runs; `on_conflict` says what happens instead.
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Awaitable,
     Callable,
+    Collection,
     Coroutine,
     Generator,
     Mapping,
@@ -27,7 +27,7 @@ from weakref import WeakSet
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import DatabaseError, connections
+from django.db import connections
 from django.http import HttpRequest, HttpResponseBase
 
 from locking.core.handler import locks
@@ -60,14 +60,13 @@ from locking.transactions.locked_transaction import (
     database_aliases,
     enclosing_locked_transaction,
     holding,
+    retried,
     silent_rollback,
     transaction_under,
 )
 from locking.transactions.responses import conflict_response
 from locking.transactions.tasks import AN_HOUR, running_task
-from locking.utils.backoff import jittered
 from locking.utils.call_site import call_site_of
-from locking.utils.databases import was_overtaken
 from locking.utils.hints import refuse_unknown
 
 P = ParamSpec("P")
@@ -317,96 +316,76 @@ class LockedCall:
 
     def _run(self, names: Sequence[str], args: Args, kwargs: Kwargs) -> Any:
         """Call the function under its locks; answer where they were lost right before COMMIT."""
-        progress = _Progress()
+        options = self.options
+        scope = options.backend if options.kind == "lock" else f"{options.backend}/{options.kind}"
+        section = LockedTransaction(frozenset(names), self._aliases, scope, options.fenced)
         try:
-            if self.options.retries:
-                return self._repeat(names, args, kwargs, progress)
-            return self._attempt(names, args, kwargs, progress)
+            if options.retries:
+                return self._repeat(section, args, kwargs)
+            return self._attempt(section, args, kwargs)
         except (LockLost, StaleFencingToken, BackendUnavailable) as error:
             # A transaction around this one has to be rolled back as well, so it gets the error in any case.
-            if progress.committed or not self._atomic or connections_in_transaction():
+            if section.committed or not self._atomic or connections_in_transaction():
                 raise
             unanswered = isinstance(error, BackendUnavailable)
-            if unanswered and not progress.returned:
+            if unanswered and not section.returned:
                 raise  # the body's own
-            policy = self.options.policy()
+            policy = options.policy()
             raises = callable(policy) or policy == "raise" or request_of(args, kwargs) is None
             if raises and not unanswered:
                 raise
             return self._on_conflict(error, args, kwargs)
 
-    def _repeat(self, names: Sequence[str], args: Args, kwargs: Kwargs, progress: _Progress) -> Any:
+    def _repeat(self, section: LockedTransaction, args: Args, kwargs: Kwargs) -> Any:
         """Hold the lock, and so the token, around as many transactions as it takes until one commits.
 
         A lock that ends with its transaction is acquired in each of them instead.
         """
         retries, held = self.options.retries, None
         with ExitStack() as hold:
-            if enclosing_locked_transaction(self._section(names)):
+            if enclosing_locked_transaction(section):
                 retries = 0  # only the outer transaction can be retried
             else:
-                refuse_open_transactions(names)
-                lock = self._lock(names)
+                refuse_open_transactions(sorted(section.names))
+                lock = self._lock(section)
                 if lock.transaction_on is None:
                     try:
                         held = hold.enter_context(holding(lock, release=self.options.release))
                     except (LockNotAcquired, BackendUnavailable) as error:
                         return self._on_conflict(error, args, kwargs)
-            for attempt in range(retries):
-                try:
-                    return self._attempt(names, args, kwargs, progress, held)
-                except DatabaseError as error:
-                    if progress.committed or not was_overtaken(error):
-                        raise
-                time.sleep(jittered(attempt))
-            return self._attempt(names, args, kwargs, progress, held)
+            return retried(partial(self._attempt, section, args, kwargs, held), retries, section.committed)
 
     def _attempt(
-        self,
-        names: Sequence[str],
-        args: Args,
-        kwargs: Kwargs,
-        progress: _Progress,
-        held: Lease | None = None,
+        self, section: LockedTransaction, args: Args, kwargs: Kwargs, held: Lease | None = None
     ) -> Any:
         entered = False
         try:
-            with self._block(names, progress, held):
+            with self._block(section, held):
                 entered = True
                 if self._asks_again:
-                    _refuse_others(names, self.build_names(args, kwargs))
+                    _refuse_others(section.names, self.build_names(args, kwargs))
                 result = self.function(*args, **kwargs)
                 _refuse_unfinished(self.function, result)
-                progress.returned = True
+                section.returned = True
                 return self._stored_or_refused(result)
         except (LockNotAcquired, BackendUnavailable) as error:
             if entered:
                 raise
             return self._on_conflict(error, args, kwargs)
 
-    def _block(
-        self, names: Sequence[str], progress: _Progress, held: Lease | None
-    ) -> AbstractContextManager[Any]:
+    def _block(self, section: LockedTransaction, held: Lease | None) -> AbstractContextManager[Any]:
         """Return what takes the lock and, unless the function opens its own, begins the transactions."""
         policy, release = self.options.open_transaction_policy(), self.options.release
+        if not self._atomic and policy != "ignore" and not enclosing_locked_transaction(section):
+            refuse_open_transactions(sorted(section.names))
+        lock = self._lock(section)
         if self._atomic:
-            section = self._section(names)
-            section.committed = progress.committed
-            lock = self._lock(names)
             return transaction_under(lock, section, release=release, on_open_transaction=policy, held=held)
-        if policy != "ignore" and not enclosing_locked_transaction(self._section(names)):
-            refuse_open_transactions(names)
-        lock = self._lock(names)
         return lock if release else holding(lock, release=False)
 
-    def _section(self, names: Sequence[str]) -> LockedTransaction:
-        options = self.options
-        scope = options.backend if options.kind == "lock" else f"{options.backend}/{options.kind}"
-        return LockedTransaction(frozenset(names), self._aliases, scope, options.fenced)
-
-    def _lock(self, names: Sequence[str]) -> Lock:
+    def _lock(self, section: LockedTransaction) -> Lock:
         """Return the lock of one call; a task takes it in its own name, which a redelivery has too."""
-        lock = lock_of(names, self.lock_options)
+        lock = lock_of(tuple(section.names), self.lock_options)
         if task := running_task(self.function):
             task.act_for(lock)
         return lock
@@ -485,14 +464,6 @@ class LockedCall:
         raise error
 
 
-class _Progress:
-    """How far one call has come, and which databases have committed."""
-
-    def __init__(self) -> None:
-        self.committed: list[str] = []
-        self.returned = False  # the body has; what is raised from then on isn't its own
-
-
 class _KeysChanged(Exception):
     """Ends a section whose locks are not, or no more, the ones that the call needs."""
 
@@ -500,7 +471,7 @@ class _KeysChanged(Exception):
         self.names = names
 
 
-def _refuse_others(held: Sequence[str], needed: tuple[str, ...]) -> None:
+def _refuse_others(held: Collection[str], needed: tuple[str, ...]) -> None:
     if not set(needed) <= set(held):
         raise _KeysChanged(needed)
 
@@ -535,6 +506,8 @@ async def _awaited(answer: Any) -> Any:
 
 def _refuse_unfinished(function: Callable[..., Any], result: Any) -> None:
     """A generator, a coroutine or a streaming response does its work after the lock was released."""
+    if result is None:
+        return
     if not (result.streaming if isinstance(result, HttpResponseBase) else isinstance(result, UNFINISHED)):
         return
     if not inspect.isasyncgen(result) and hasattr(result, "close"):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, _GeneratorContextManager, contextmanager
+from contextlib import ExitStack, _GeneratorContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import Any, Final, TypeVar, Unpack
 
@@ -19,15 +20,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic, atomic
 
 from locking.core.kinds import lock_of
-from locking.core.lease import Lease
+from locking.core.lease import Lease, SingleLease
 from locking.core.lock import Lock
 from locking.core.open_transactions import (
-    committing_under,
     connections_in_transaction,
     let_go,
     refuse_open_transactions,
     section_of,
-    settle_commit,
     shown,
 )
 from locking.core.options import LockOptions, options_of
@@ -39,6 +38,7 @@ from locking.transactions.commit_probe import CommitMarker, resolve
 from locking.utils.backoff import jittered
 from locking.utils.databases import (
     inside_test_case,
+    may_still_commit,
     noting_rollbacks,
     reply_was_lost,
     stood_idle,
@@ -46,6 +46,7 @@ from locking.utils.databases import (
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 DatabaseAliases = str | Sequence[str]
 
@@ -129,6 +130,7 @@ class LockedTransaction:
         connections: this thread's, to those databases.
         lease: of the lock, once it is held.
         committed: the databases whose COMMIT has succeeded so far.
+        returned: whether a decorated function has: what is raised from then on isn't its own.
     """
 
     names: frozenset[str]
@@ -136,6 +138,7 @@ class LockedTransaction:
     scope: str
     fenced: bool = False
     committed: list[str] = field(default_factory=list)
+    returned: bool = False
     connections: tuple[BaseDatabaseWrapper, ...] = field(init=False)
     lease: Lease = field(init=False)
 
@@ -156,8 +159,8 @@ class LockedTransaction:
 class LockedAtomic(Atomic):
     """The outermost atomic block of a locked transaction; it remembers which, for whatever nests in it.
 
-    It notes its COMMIT in the section: an error that follows is no rollback. One without an answer keeps
-    the lock from being released; with a fence it also finds out what became of it.
+    It notes its COMMIT in the section: an error that follows is no rollback. One without an answer leaves the
+    lock to its ttl; with a fence it also finds out what became of it.
     """
 
     def __init__(self, connection: BaseDatabaseWrapper, section: LockedTransaction) -> None:
@@ -165,15 +168,6 @@ class LockedAtomic(Atomic):
         self.alias, self.section, self.connection = connection.alias, section, connection
         self.marker: CommitMarker | None = None
         self.answered = False
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        if not inside_test_case(self.connection):  # nothing is committed there
-            self.connection.on_commit(self._note_commit)  # the first hook to run, right behind COMMIT
-
-    def _note_commit(self) -> None:
-        self.answered = True
-        self.section.committed.append(self.alias)
 
     def raise_fence(self) -> None:
         """Advance the fence: the first statement of this transaction."""
@@ -184,19 +178,63 @@ class LockedAtomic(Atomic):
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         hooks = list(self.connection.run_on_commit)
         try:
-            if kind is not None:
+            with self._noting_commits():
                 super().__exit__(kind, error, trace)
-            else:
-                with committing_under(self.section.lease, self.connection, self):
-                    super().__exit__(kind, error, trace)
         except Error as trouble:
             self._raise_if_idle(trouble)
             if kind is not None or not self._was_committed_after_all(trouble):
                 raise
+            self._note_commit()
             self.connection.run_on_commit = hooks  # they went down with the connection
             self.connection.run_and_clear_commit_hooks()
         if error is not None:
             self._raise_if_idle(error)
+
+    @contextmanager
+    def _noting_commits(self) -> Iterator[None]:
+        own = vars(self.connection)
+        before = own.get("_commit")  # of a connection that is in several of these blocks
+        own["_commit"] = partial(self._commit, self.connection._commit)  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            own.pop("_commit", None)
+            if before is not None:
+                own["_commit"] = before
+
+    def _commit(self, commit: Callable[[], Any]) -> None:
+        """Have Django commit, and note that in the leases until the server's answer.
+
+        Where something else ends the wait for it, such as what a signal's handler raises, the server may
+        still be at work: see `SingleLease.unsettled`.
+        """
+        for single in self._leases():
+            single.unsettled.add(self)  # before it is sent, for a signal may come at any moment
+        try:
+            commit()
+        except BaseException as error:
+            if may_still_commit(self.connection, error):
+                with suppress(Error):  # else Django fails as it puts autocommit back, and that hides `error`
+                    self.connection.close()
+            else:
+                self._settle()
+            raise
+        self._settle()
+        self._note_commit()
+
+    def _leases(self) -> list[SingleLease]:
+        """Return the leases of the single names, but for locks that the database ends with the COMMIT."""
+        return [single for single in self.section.lease.leases if single.backend.transaction_on is None]
+
+    def _settle(self) -> None:
+        """Note that the server is done with the COMMIT, whatever became of it."""
+        for single in self._leases():
+            single.unsettled.discard(self)
+
+    def _note_commit(self) -> None:
+        if not self.answered:  # a hook may commit once more
+            self.answered = True
+            self.section.committed.append(self.alias)
 
     def _raise_if_idle(self, error: BaseException) -> None:
         if self.marker is not None and not self.answered and stood_idle(error):
@@ -211,7 +249,7 @@ class LockedAtomic(Atomic):
             return False
         committed = resolve(self.marker, error)
         if committed is not None:
-            settle_commit(self.section.lease, self)
+            self._settle()
         return bool(committed)
 
 
@@ -267,17 +305,17 @@ def transaction_under(
             refuse_silent_rollbacks(section.connections)
             section.lease.confirm()
     except BaseException as error:
-        _say_what_was_committed(error, section)
+        _say_what_was_committed(error, section.committed)
         raise
     finally:
         if lease is not None and held is None:
             let_go(lease, release=release)
 
 
-def _say_what_was_committed(error: BaseException, section: LockedTransaction) -> None:
-    if section.committed:
-        plural = "databases" if len(section.committed) > 1 else "database"
-        error.add_note(f"raised after COMMIT on the {plural} {shown(section.committed)}: that work is stored")
+def _say_what_was_committed(error: BaseException, aliases: Sequence[str]) -> None:
+    if aliases:
+        databases = "databases" if len(aliases) > 1 else "database"
+        error.add_note(f"raised after COMMIT on the {databases} {shown(aliases)}: that work is stored")
 
 
 def _beginning_with(lock: Lock, section: LockedTransaction) -> tuple[BaseDatabaseWrapper, ...]:
@@ -301,14 +339,7 @@ def _begin(section: LockedTransaction) -> ExitStack:
         return _begin_once(section)
     for alias in section.aliases:
         fence.prepare(alias, section.lease)
-    for attempt in range(FENCE_TRIES - 1):
-        try:
-            return _begin_once(section)
-        except DatabaseError as error:
-            if not was_overtaken(error):
-                raise
-        time.sleep(jittered(attempt))
-    return _begin_once(section)
+    return retried(partial(_begin_once, section), FENCE_TRIES - 1, section.committed)
 
 
 def _begin_once(section: LockedTransaction) -> ExitStack:
@@ -321,6 +352,20 @@ def _begin_once(section: LockedTransaction) -> ExitStack:
                 block.raise_fence()
         _note_rollbacks(stack, section.connections)
         return stack.pop_all()
+
+
+def retried(step: Callable[[], T], tries: int, committed: Sequence[str]) -> T:
+    """Repeat a step while the database gives its transaction up for another's sake, unless something is
+    `committed`.
+    """
+    for attempt in range(tries):
+        try:
+            return step()
+        except DatabaseError as error:
+            if committed or not was_overtaken(error):
+                raise
+        time.sleep(jittered(attempt))
+    return step()
 
 
 @contextmanager

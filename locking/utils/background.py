@@ -162,9 +162,7 @@ class Worker:
     def _run(self) -> None:
         me, due = threading.current_thread(), None
         with self._changed:
-            if self._thread not in (None, me):
-                return  # a signal's handler interrupted its start, which was repeated
-            self._thread = me
+            self._thread = me  # also where a signal's handler interrupted the start
         try:
             while self._sleep_until(due, me):
                 times = [self._next_time(step) for step in self.steps]

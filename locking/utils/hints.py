@@ -31,12 +31,8 @@ def refuse_unknown(caller: str, given: Iterable[str], known: Collection[str]) ->
         known: keywords that the function takes.
     """
     for keyword in given:
-        if keyword not in known:
-            raise TypeError(f"{caller}() has no argument {keyword!r}: {_advice(keyword, known)}")
-
-
-def _advice(keyword: str, known: Collection[str]) -> str:
-    if keyword in HINTS:
-        return HINTS[keyword]
-    guess = get_close_matches(keyword, known, n=1)
-    return f"did you mean {guess[0]}?" if guess else f"it has {', '.join(sorted(known))}"
+        if keyword in known:
+            continue
+        guess = get_close_matches(keyword, known, n=1)
+        advice = f"did you mean {guess[0]}?" if guess else f"it has {', '.join(sorted(known))}"
+        raise TypeError(f"{caller}() has no argument {keyword!r}: {HINTS.get(keyword, advice)}")

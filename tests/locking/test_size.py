@@ -63,7 +63,7 @@ PARTS: Final[dict[str, str]] = {
 UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
-    "core": 7_986,
+    "core": 7_843,  # goal: 7,400
     "liveness": 378,  # goal: 300
     "database": 1_500,
     "redlock": 569,
@@ -72,14 +72,14 @@ CEILINGS: Final = {
     "redis sentinel": 85,
     "redisson's kinds": 115,
     "zookeeper and etcd": 2_040,  # goal: 1,400
-    "celery": 330,
-    "contrib": 680,
-    "checks": 560,
+    "celery": 299,
+    "contrib": 628,
+    "checks": 553,
     "inspection": 1_365,
     "deadlock search": 240,
     "admin": 690,
     "command": 820,
-    "testing": 390,
+    "testing": 377,
 }
 MOST: Final = 21_140  # goal: 18,000
 MOST_OPTIONS: Final = 14

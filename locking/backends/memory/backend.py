@@ -108,18 +108,11 @@ class Locks:
     def held(self) -> list[Held]:
         """Return every hold."""
         with self._mutex:
-            return [self._as_held(key, hold) for key in list(self._holds) for hold in self._live(key)]
-
-    def _as_held(self, key: str, hold: Hold) -> Held:
-        return Held(
-            key=key,
-            owner=hold.owner,
-            kind=hold.kind,
-            remaining=hold.deadline - now(),
-            token=hold.token,
-            waiters=len(self._queues.get(key, ())),
-            since=hold.since,
-        )
+            return [
+                Held(key=key, owner=hold.owner, kind=hold.kind, remaining=hold.deadline - now(),
+                     token=hold.token, waiters=len(self._queues.get(key, ())), since=hold.since)
+                for key in list(self._holds) for hold in self._live(key)
+            ]  # fmt: skip
 
     def leave(self, key: str, waiter: MemorySteps) -> None:
         """Take `waiter` out of the queue, and release what was handed to it."""
@@ -190,11 +183,9 @@ class Store(Locks):
         self.records: dict[str, tuple[str, float]] = {}
         self.figures: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
-    def of_kind(self, kind: str) -> Locks:
-        """Return the locks of one kind."""
-        if kind == "lock":
-            return self
-        return self.semaphores if kind == "semaphore" else self.read_write
+    def all_held(self) -> list[Held]:
+        """Return every hold of every kind."""
+        return [*self.held(), *self.read_write.held(), *self.semaphores.held()]
 
 
 STORES: dict[str, Store] = {}
@@ -221,7 +212,9 @@ class MemoryVerbs(ForceRelease):
 
     @property
     def _locks(self) -> Locks:
-        return self.store.of_kind(self._kind)
+        if self._kind == "lock":
+            return self.store
+        return self.store.semaphores if self._kind == "semaphore" else self.store.read_write
 
     def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
         return self._locks.take(key, owner, ttl, kind=self._kind, permits=self._permits)
@@ -262,7 +255,6 @@ class MemoryBackend(MemoryVerbs, Kinds, Listing, Heartbeats, Counters):
         self._others: dict[tuple[str, int], MemoryVerbs] = {}
 
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
-        """See the base class; one object a kind, because the watchdog renews by backend."""
         if kind == "fair":
             return self  # the ordinary lock is fair here
         which = (kind, options.get("permits", 0))
@@ -271,22 +263,17 @@ class MemoryBackend(MemoryVerbs, Kinds, Listing, Heartbeats, Counters):
         return self._others[which]
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
-        found = [hold for hold in self._all_held() if hold.key.startswith(prefix)]
+        found = [hold for hold in self.store.all_held() if hold.key.startswith(prefix)]
         found.sort(key=lambda hold: (hold.since or 0.0, hold.key))
         return found[offset : offset + limit]
 
-    def _all_held(self) -> list[Held]:
-        store = self.store
-        return [*store.held(), *store.read_write.held(), *store.semaphores.held()]
-
     def count_held(self, *, prefix: str = "") -> int:
-        return sum(hold.key.startswith(prefix) for hold in self._all_held())
+        return sum(hold.key.startswith(prefix) for hold in self.store.all_held())
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
         kept = self.store.records
         for client, text in records.items():
-            before = kept.get(client, ("{}", 0.0))[0]
-            kept[client] = (before if text is None else text, now())
+            kept[client] = (kept.get(client, ("{}", 0.0))[0] if text is None else text, now())
         for client in forget:
             kept.pop(client, None)
 
@@ -324,10 +311,8 @@ class MemorySteps(WaitingSteps):
     def ask(self, *, queue: bool) -> Outcome:
         if self.grant is not None:
             return self.grant
-        waiting = self if queue else None
-        return self._locks.take(
-            self._key, self.owner, self.ttl, waiting, kind=self.kind, permits=self.permits
-        )
+        who = self._key, self.owner, self.ttl, self if queue else None
+        return self._locks.take(*who, kind=self.kind, permits=self.permits)
 
     def give_up(self) -> None:
         self._locks.leave(self._key, self)

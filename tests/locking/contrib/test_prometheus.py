@@ -143,7 +143,7 @@ def test_two_scrapes_at_once_are_both_answered(monkeypatch, tmp_path):
         remove(path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(prometheus, "exists", lambda pid: False)
+        patched.setattr(prometheus, "start_of", lambda pid: "")
         patched.setattr("os.remove", remove_after_another)
         response = metrics_view(RequestFactory().get("/metrics"))
     assert response.status_code == 200

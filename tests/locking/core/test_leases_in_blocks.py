@@ -251,7 +251,7 @@ def test_a_shared_lock_forgets_leases_that_were_released_by_themselves():
         with lease:
             pass
         lock.acquire().release()
-    assert [len(leases) for _, leases, _ in lock._entered.values()] == [1]
+    assert [len(entries) for _, entries in lock._entered.values()] == [1]
 
 
 def test_a_block_gives_back_its_own_lease_whatever_was_released_inside():
