@@ -140,7 +140,7 @@ def _buy(stock: Any, what: Buyers, cause: str) -> str:
         return Order.objects.using(what.database).create(reference=cause)
 
     parent = os.getppid()
-    while os.getppid() == parent:  # a test that is killed leaves nobody who buys without end
+    while os.getppid() == parent:  # else the buyers of a killed test would go on
         try:
             if what.strategy:
                 stock.sell(what.cart, cause=cause, write=place)
