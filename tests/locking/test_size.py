@@ -63,7 +63,7 @@ PARTS: Final[dict[str, str]] = {
 UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
-    "core": 7_843,  # goal: 7,400
+    "core": 7_840,  # goal: 7,400
     "liveness": 426,  # goal: 300
     "database": 1_563,  # goal, as of each optional part: 1,500
     "redlock": 570,
