@@ -136,7 +136,8 @@ def leases_of(context: object) -> list[SingleLease]:
 
 def unregister(lease: SingleLease) -> None:
     """Take `lease`, and no newer lease of the same thread and key, out of what this process holds."""
-    if lease.registered:
+    found = HOLDS.get(lease._hold_key)  # not by `registered`: each release comes here
+    if found is not None and found() is lease:
         del HOLDS[lease._hold_key]
 
 
@@ -465,18 +466,14 @@ class SingleLease(Lease):
     # prolonging
 
     def extend(self, ttl: Seconds) -> None:
-        seconds, since = self._begin_extension(ttl)
+        seconds, since = check_ttl(ttl), now()  # before the request
+        self.ensure_held()
         self._extended(self.backend.extend(self.key, self.owner, seconds), since, seconds)
 
     async def aextend(self, ttl: Seconds) -> None:
-        seconds, since = self._begin_extension(ttl)
-        self._extended(await self.backend.aextend(self.key, self.owner, seconds), since, seconds)
-
-    def _begin_extension(self, ttl: Seconds) -> tuple[float, float]:
-        """Return the ttl in seconds, and the `clock.now()` from before the request."""
-        seconds = check_ttl(ttl)
+        seconds, since = check_ttl(ttl), now()
         self.ensure_held()
-        return seconds, now()
+        self._extended(await self.backend.aextend(self.key, self.owner, seconds), since, seconds)
 
     def _extended(self, held: bool, since: float, ttl: float) -> None:
         if not held:

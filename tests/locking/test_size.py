@@ -63,7 +63,7 @@ PARTS: Final[dict[str, str]] = {
 UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
-    "core": 7_843,  # goal: 7,400
+    "core": 7_840,  # goal: 7,400
     "liveness": 378,  # goal: 300
     "database": 1_500,
     "redlock": 569,
