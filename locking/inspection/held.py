@@ -537,7 +537,7 @@ def _waiters_on(backends: Iterable[BaseLockBackend], problems: list[Problem]) ->
     found: dict[str, Waiter] = {}
     for backend in backends:
         try:
-            for presence in backend.processes().values() if isinstance(backend, Heartbeats) else ():
+            for presence in backend.heartbeats().values() if isinstance(backend, Heartbeats) else ():
                 if (silent := presence.silent or 0.0) <= SILENT:
                     found |= {each.id: each for each in waiters_of(read(presence), silent)}
         except LockError as error:

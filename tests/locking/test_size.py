@@ -45,7 +45,6 @@ PARTS: Final[dict[str, str]] = {
     "backends/zookeeper": "zookeeper and etcd",
     "backends/etcd": "zookeeper and etcd",
     "backends/queue": "zookeeper and etcd",
-    "backends/lease_expirer.py": "zookeeper and etcd",
     "contrib/celery.py": "celery",
     "contrib/__init__.py": "core",
     "contrib": "contrib",
@@ -71,7 +70,7 @@ CEILINGS: Final = {
     "redis cluster": 270,
     "redis sentinel": 90,
     "redisson's kinds": 117,
-    "zookeeper and etcd": 2_040,  # goal: 1,400
+    "zookeeper and etcd": 1_747,  # goal: 1,400
     "celery": 330,
     "contrib": 680,
     "checks": 560,

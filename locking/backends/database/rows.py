@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -223,20 +223,14 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
 
         self._pool.run(step)
 
-    def processes(self) -> dict[str, Heartbeat]:
-        return self._heartbeats_of(bool)
-
-    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        return self._heartbeats_of(frozenset(clients).__contains__)
-
-    def _heartbeats_of(self, wanted: Callable[[str], bool]) -> dict[str, Heartbeat]:
+    def heartbeats(self, clients: Collection[str] | None = None) -> dict[str, Heartbeat]:
         prefix, rows = self.settings.key_prefix, self._pool.fetch(self.sql["all_heartbeats"])
         found = {
             client.removeprefix(prefix): Heartbeat(text, max(0, silent) / 1e6)
             for client, text, silent in rows
             if client.startswith(prefix)
         }
-        return {client: heartbeat for client, heartbeat in found.items() if wanted(client)}
+        return {client: found[client] for client in (found if clients is None else found.keys() & clients)}
 
     def tidy(self) -> None:
         """Delete the records of processes that stopped long ago and, once per hour, the rows of old locks."""

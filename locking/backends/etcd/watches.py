@@ -15,8 +15,7 @@ from weakref import WeakKeyDictionary
 
 import requests
 
-from locking.backends.etcd.client import API, Client
-from locking.backends.etcd.entries import below, decoded
+from locking.backends.etcd.client import API, EtcdClient, below, decoded
 from locking.backends.queue.backend import Contender
 from locking.utils.background import after_fork, start_thread
 
@@ -27,19 +26,15 @@ keeps it open and says nothing. Its waiters ask again, and watch at a member tha
 
 
 class WatchManager:
-    """The watch of one backend.
-
-    Args:
-        client: the cluster.
-        prefix: of all its keys.
+    """The watch of one backend, on all its keys.
 
     Attributes:
         waiting: the nodes whose end each waiter waits for, until it is gone itself.
         listens: a thread reads the stream.
     """
 
-    def __init__(self, client: Client, prefix: str) -> None:
-        self._client, self._prefix = client, prefix
+    def __init__(self, client: EtcdClient) -> None:
+        self._client = client
         self.reset()
         after_fork(self.reset)
 
@@ -73,7 +68,7 @@ class WatchManager:
                 contender.wake()
 
     def _listen(self, revision: int) -> None:
-        watched = {**below(self._prefix), "start_revision": revision, "filters": ["NOPUT"]}
+        watched = {**below(self._client.prefix), "start_revision": revision, "filters": ["NOPUT"]}
         timeouts = (self._client.timeout, QUIET)  # to connect, and between two events
         url, request = f"{self._client.preferred}{API}/watch", {"create_request": watched}
         with self._client.session.post(url, json=request, stream=True, timeout=timeouts) as response:

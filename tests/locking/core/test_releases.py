@@ -14,10 +14,10 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 
 from locking.backends.etcd import EtcdBackend
-from locking.backends.etcd.client import NOT_FOUND, Client, Refused
-from locking.backends.lease_expirer import LeaseExpirer, LocalLease
+from locking.backends.etcd.client import NOT_FOUND, EtcdClient, Refused
+from locking.backends.queue.backend import LeaseExpirer, LocalLease
 from locking.backends.zookeeper.backend import ZooKeeperBackend
-from locking.backends.zookeeper.session import Dropped, Session
+from locking.backends.zookeeper.session import Dropped, ZooKeeperSession
 from locking.conf import read_alias
 from locking.core.handler import locks
 from locking.testing.contract.base import until
@@ -53,7 +53,7 @@ def not_found():
 def members(monkeypatch):
     """Leases on two members, and what each says in turn."""
     said: list[Exception] = []
-    leases = Client("a", MEMBERS, 3.0, {})
+    leases = EtcdClient(read_alias("a", {"LOCATION": MEMBERS}))
 
     def post(url, path, body):
         raise said.pop(0)
@@ -131,7 +131,7 @@ class Counted:
 def extended_twice(mutex, monkeypatch):
     """Extend one hold from two threads, the second beginning while the first puts another lease there."""
     backend, cluster = EtcdBackend(read_alias("a", {"LOCATION": MEMBERS})), Cluster()
-    hold = LocalLease("n", 1, now() + 10, session=1, length=10)
+    hold = LocalLease("n", 1, now() + 10, lease=1, length=10)
     monkeypatch.setattr(hold, "mutex", turns := Counted(mutex))
     backend._holds.add("k", "o", hold)
     is_asked, rewritten = threading.Event(), threading.Event()
@@ -144,16 +144,16 @@ def extended_twice(mutex, monkeypatch):
             PATIENCE,
         )
 
-    def rewrite(hold, owner, ttl, lease):
+    def write(hold, owner, ttl, lease):
         if lease == 1:
             assert rewritten.wait(PATIENCE)
         cluster.bound_to = lease
         rewritten.set()
-        return True
+        return {"succeeded": True}
 
     monkeypatch.setattr(cluster, "grant", grant)
     monkeypatch.setattr(backend, "_client", cluster)
-    monkeypatch.setattr(backend, "_rewritten", rewrite)
+    monkeypatch.setattr(backend, "_write", write)
     with ThreadPoolExecutor(2) as pool:
         longer = pool.submit(backend.extend, "k", "o", 60.0)
         assert is_asked.wait(PATIENCE)
@@ -178,7 +178,7 @@ def test_without_turns_the_key_of_an_etcd_hold_is_deleted(monkeypatch):
 
 def test_of_overlapping_extensions_a_hold_keeps_the_longest():
     """The hold outlives the lease, whichever answer comes last; only `exactly` shortens it."""
-    holds: LeaseExpirer = LeaseExpirer(lambda key, hold: None)
+    holds: LeaseExpirer = LeaseExpirer(lambda hold: None)
     hold = LocalLease("n", 1, now() + 60)
     holds.add("k", "o", hold)
     asked: list[float] = []
@@ -212,8 +212,8 @@ def test_a_deletion_that_is_repeated(monkeypatch, later, released):
         return answer
 
     monkeypatch.setattr(backend._session, "ask", ask)
-    monkeypatch.setattr(Session, "number", property(lambda _: 1 if len(answers) == 2 else later))
-    assert backend._delete("/n") is released
+    monkeypatch.setattr(ZooKeeperSession, "number", property(lambda _: 1 if len(answers) == 2 else later))
+    assert backend._withdraw(LocalLease("/n", 1)) is released
 
 
 # advisory locks: the connection breaks under the release
