@@ -44,7 +44,7 @@ PARTS: Final[dict[str, str]] = {
     "backends/redis/nodes.py": "redlock",
     "backends/zookeeper": "zookeeper and etcd",
     "backends/etcd": "zookeeper and etcd",
-    "backends/queue": "zookeeper and etcd",
+    "backends/queue.py": "zookeeper and etcd",
     "contrib/celery.py": "celery",
     "contrib/__init__.py": "core",
     "contrib": "contrib",
@@ -62,15 +62,15 @@ PARTS: Final[dict[str, str]] = {
 UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
-    "core": 7_995,
+    "core": 7_987,
     "liveness": 426,  # goal: 300
-    "database": 1_563,  # goal, as of each optional part: 1,500
-    "redlock": 570,
-    "redis": 3_026,
+    "database": 1_557,  # goal, as of each optional part: 1,500
+    "redlock": 563,
+    "redis": 3_025,
     "redis cluster": 270,
     "redis sentinel": 90,
     "redisson's kinds": 117,
-    "zookeeper and etcd": 1_747,  # goal: 1,400
+    "zookeeper and etcd": 1_654,  # goal: 1,400
     "celery": 330,
     "contrib": 680,
     "checks": 560,
@@ -80,7 +80,7 @@ CEILINGS: Final = {
     "command": 920,
     "testing": 390,
 }
-MOST: Final = 21_370  # goal: 18,000
+MOST: Final = 20_966  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 

@@ -14,31 +14,17 @@ import json
 import math
 import secrets
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 import requests
 
+from locking.backends import queue
 from locking.backends.base import HEARTBEAT_TTL, Heartbeat
-from locking.backends.etcd.client import NOT_FOUND, EtcdClient, Refused, below, decoded, encoded
-from locking.backends.etcd.watches import WatchManager
-from locking.backends.queue.backend import (
-    HEARTBEATS,
-    SUFFIXES,
-    Contender,
-    LeaseExpirer,
-    Line,
-    LocalLease,
-    QueueBackend,
-    QueueEntry,
-    Status,
-    key_of,
-    version_of,
-)
+from locking.backends.etcd.client import NOT_FOUND, EtcdClient, Refused, WatchManager, below, decoded, encoded
 from locking.conf import AliasSettings
 
 
-class EtcdBackend(QueueBackend):
+class EtcdBackend(queue.QueueBackend):
     """`"BACKEND": "locking.backends.etcd.EtcdBackend"`, with `"LOCATION": ["http://etcd1:2379", …]`.
 
     OPTIONS: `prefix` of all keys ("locks/"), `timeout` (seconds a request may take, 3), `user` and
@@ -51,35 +37,37 @@ class EtcdBackend(QueueBackend):
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
         self._client = EtcdClient(settings)
-        self._prefix, self.alone = self._client.prefix, len(self._client.urls) == 1
+        self._prefix, self.addresses = self._client.prefix, self._client.urls
+        self._records = f"{self._prefix}{queue.HEARTBEATS}/"
         self._watches = WatchManager(self._client)
-        self._holds = LeaseExpirer(self._withdraw)
+        self._holds = queue.LeaseExpirer(self._withdraw)
 
     # the queue
 
     def _folder(self, key: str) -> str:
-        return f"{self._prefix}{escape(key)}{SUFFIXES[self.kind]}/"
+        return f"{self._prefix}{escape(key)}{queue.SUFFIXES[self.kind]}/"
 
     def _read(self, key: str) -> Queue:
-        answer = self._client.ask("/kv/range", **in_order(self._folder(key)))
+        return self._below(self._folder(key))
+
+    def _below(self, folder: str) -> Queue:
+        answer = self._client.ask("/kv/range", **in_order(folder))
         return Queue(answer, answer)
 
-    def _keep(self, contender: Contender) -> bool:
-        """See `QueueBackend`.
-
-        The queue is read after this, and is only believed if this went well: etcd 3.4.3's own lock was
-        granted to leases that had ended in the queue. Source: Jepsen, "etcd 3.4.3", 2020.
+    def _keep(self, contender: queue.Contender) -> bool:
+        """See `QueueBackend`: the queue is read after this, and only believed if this went well. etcd 3.4.3's
+        own lock was granted to leases that had ended in the queue. Source: Jepsen, "etcd 3.4.3", 2020.
         """
         if self._client.renew(lease_of(self._folder(contender.key), contender.owner)):
             return True
         contender.hold = None
         return False
 
-    def _create(self, contender: Contender) -> Line:
+    def _create(self, contender: queue.Contender) -> queue.Line:
         folder, owner, ttl = self._folder(contender.key), contender.owner, contender.ttl
         lease = lease_of(folder, owner)
         self._client.grant(lease, ttl)
-        made = LocalLease(f"{folder}{lease:x}", 0, 0.0, lease, math.ceil(ttl), self.permits)
+        made = queue.QueueEntry(f"{folder}{lease:x}", 0, permits=self.permits)
         try:
             answer = self._write(made, owner, ttl, lease, {"request_range": in_order(folder)})
         except Refused as error:
@@ -87,11 +75,12 @@ class EtcdBackend(QueueBackend):
                 return ()
             raise
         line = Queue(answer, answer["responses"][-1]["response_range"])
-        if answer.get("succeeded") and (mine := self._entry_of(line, owner)) is not None:
-            made.token, contender.hold = mine.token, made
+        if answer.get("succeeded"):
+            made.token, made.lease, made.length = line.revision, lease, math.ceil(ttl)
+            contender.hold = made
         return line
 
-    def _write(self, hold: LocalLease, owner: str, ttl: float, lease: int, *reads: Any) -> dict[str, Any]:
+    def _write(self, hold: queue.QueueEntry, owner: str, ttl: float, lease: int, *reads: Any) -> Any:
         """Write a hold's key, bound to `lease`, if it is the one with its token; 0: if there is none."""
         key = encoded(hold.node)
         same = {"key": key, "target": "CREATE", "result": "EQUAL", "create_revision": str(hold.token)}
@@ -99,21 +88,21 @@ class EtcdBackend(QueueBackend):
         put = {"request_put": {"key": key, "value": encoded(value), "lease": str(lease)}}
         return self._client.ask("/kv/txn", compare=[same], success=[put, *reads], failure=[*reads])
 
-    def _owns(self, entry: QueueEntry, owner: str) -> bool:
+    def _owns(self, entry: queue.QueueEntry, owner: str) -> bool:
         return entry.owner == owner
 
-    def _watch(self, contender: Contender, blockers: Line, line: Any) -> bool:
+    def _watch(self, contender: queue.Contender, blockers: queue.Line, line: Any) -> bool:
         nodes = frozenset(blocker.node for blocker in blockers)
         self._watches.register(contender, nodes, line.revision)
         return True
 
-    def poll_interval(self, contender: Contender) -> float:
+    def poll_interval(self, contender: queue.Contender) -> float:
         """See `QueueBackend`: a third of the lease, which lives on only because its waiter asks."""
         return math.ceil(contender.ttl) / 3
 
     # holding
 
-    def _extended(self, owner: str, hold: LocalLease, ttl: float) -> bool:
+    def _extended(self, owner: str, hold: queue.QueueEntry, ttl: float) -> bool:
         """Renew the lease, or put another under the key: a lease on etcd keeps the length that it began with,
         and another process's may be ended by that.
 
@@ -132,7 +121,7 @@ class EtcdBackend(QueueBackend):
         self._client.revoke(lease)  # the one without a key
         return written
 
-    def _withdraw(self, entry: QueueEntry | LocalLease) -> bool:
+    def _withdraw(self, entry: queue.QueueEntry) -> bool:
         if entry.lease:
             return self._client.revoke(entry.lease)
         return int(self._client.ask("/kv/deleterange", key=encoded(entry.node)).get("deleted", 0)) > 0
@@ -143,16 +132,15 @@ class EtcdBackend(QueueBackend):
 
     # listing
 
-    def _lines(self, prefix: str) -> Iterator[tuple[str, Line]]:
+    def _lines(self, prefix: str) -> Iterator[tuple[str, queue.Line]]:
         """See `QueueBackend`: one read of all keys, sorted into locks."""
-        lines: dict[str, list[QueueEntry]] = {}
-        answer = self._client.ask("/kv/range", **in_order(self._prefix))
-        for entry in Queue(answer, answer):
+        lines: dict[str, list[queue.QueueEntry]] = {}
+        for entry in self._below(self._prefix):
             lines.setdefault(entry.node.rpartition("/")[0].removeprefix(self._prefix), []).append(entry)
-        lines.pop(HEARTBEATS, None)
-        return ((key_of(each), lines[each]) for each in lines if key_of(each).startswith(prefix))
+        lines.pop(queue.HEARTBEATS, None)
+        return ((queue.key_of(each), lines[each]) for each in lines if queue.key_of(each).startswith(prefix))
 
-    def _remaining(self, entry: QueueEntry) -> float | None:
+    def _remaining(self, entry: queue.QueueEntry) -> float | None:
         """Return the seconds left at most: etcd tells whole ones, rounded down."""
         if not entry.lease:
             return None
@@ -162,42 +150,37 @@ class EtcdBackend(QueueBackend):
     # heartbeats: <prefix>%presence/<KEY_PREFIX><client id>, with a lease of its own, whose renewal is no
     # write; what is left of it, in whole seconds, tells how long ago the last one was
 
-    def _heartbeat_lease(self, client: str) -> int:
-        return lease_of(f"{self._prefix}{HEARTBEATS}/", self.key(client))
-
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
         for client, text in records.items():
-            lease = self._heartbeat_lease(client)
+            lease = lease_of(self._records, self.key(client))
             if text is None:
                 self._client.renew(lease)
             else:
                 self._client.grant(lease, HEARTBEAT_TTL)
-                key = encoded(f"{self._prefix}{HEARTBEATS}/{escape(self.key(client))}")
+                key = encoded(self._records + escape(self.key(client)))
                 self._client.ask("/kv/put", key=key, value=encoded(text), lease=str(lease))
         for client in forget:
-            self._client.revoke(self._heartbeat_lease(client))
+            self._client.revoke(lease_of(self._records, self.key(client)))
 
     def heartbeats(self, clients: Collection[str] | None = None) -> dict[str, Heartbeat]:
-        folder = f"{self._prefix}{HEARTBEATS}/"
-        answer = self._client.ask("/kv/range", **below(folder))
-        texts = {decoded(kv["key"])[len(folder) :]: decoded(kv["value"]) for kv in answer.get("kvs", ())}
-        return {
-            client: Heartbeat(
-                texts[name], max(0.0, HEARTBEAT_TTL - self._client.left(self._heartbeat_lease(client)))
-            )
-            for name, client in self._clients(texts, clients).items()
-        }
+        kvs = self._client.ask("/kv/range", **below(self._records)).get("kvs", ())
+        texts = {decoded(kv["key"]).removeprefix(self._records): decoded(kv["value"]) for kv in kvs}
+        found = dict[str, Heartbeat]()
+        for name, client in self._clients(texts, clients).items():
+            left = self._client.left(lease_of(self._records, self.key(client)))
+            found[client] = Heartbeat(texts[name], max(0.0, HEARTBEAT_TTL - left))
+        return found
 
     # housekeeping
 
-    def _statuses(self) -> tuple[Mapping[str, Status | None], bool]:
-        statuses = dict[str, Status | None].fromkeys(self._client.urls)
-        for url in self._client.urls:
-            with suppress(requests.RequestException, Refused):
-                said = self._client.send(url, "/maintenance/status", {})
-                statuses[url] = Status(version_of(said.get("version", "")), said.get("leader", "0") != "0")
-        answers = any(statuses.values())
-        return statuses, answers and len(self._client.ask("/cluster/member/list").get("members", ())) <= 1
+    def _status(self, address: str) -> queue.Status | None:
+        try:
+            said = self._client.send(address, "/maintenance/status", {})
+        except (requests.RequestException, Refused):
+            return None
+        leads = said.get("leader", "0") != "0"
+        is_alone = leads and len(self._client.ask("/cluster/member/list").get("members", ())) <= 1
+        return queue.Status(queue.version_of(said.get("version", "")), leads, is_alone)
 
     def close(self) -> None:
         """Close all connections; leases live on, and the next use opens new ones."""
@@ -205,7 +188,7 @@ class EtcdBackend(QueueBackend):
             self._client.close()
 
 
-class Queue(list[QueueEntry]):
+class Queue(list[queue.QueueEntry]):
     """All who have a lock or want it, at one revision of the cluster."""
 
     def __init__(self, answer: dict[str, Any], found: dict[str, Any]) -> None:
@@ -213,7 +196,7 @@ class Queue(list[QueueEntry]):
         self.revision = int(answer["header"]["revision"])
 
 
-def _entry(kv: dict[str, Any]) -> QueueEntry:
+def _entry(kv: dict[str, Any]) -> queue.QueueEntry:
     node = decoded(kv["key"])
     try:
         fields = json.loads(decoded(kv.get("value", "")))
@@ -222,7 +205,7 @@ def _entry(kv: dict[str, Any]) -> QueueEntry:
     except (ValueError, TypeError, KeyError):  # another client's: etcdctl's, Go's
         owner, ttl, kind, permits = node.rpartition("/")[2], None, "lock", 0
     created, lease = int(kv["create_revision"]), int(kv.get("lease", 0))
-    return QueueEntry(node, created, kind, permits, owner, ttl, token=created, lease=lease)
+    return queue.QueueEntry(node, created, kind, permits, owner, ttl, token=created, lease=lease)
 
 
 def in_order(folder: str) -> dict[str, Any]:
@@ -240,7 +223,7 @@ def escape(key: str) -> str:
     """Keep a name within its folder: a slash in it must not look like the end of the name.
 
     Example:
-        >>> key_of(escape("order:42/a") + "%rw")
+        >>> queue.key_of(escape("order:42/a") + "%rw")
         'order:42/a'
     """
     return key.replace("%", "%25").replace("/", "%2F")

@@ -5,11 +5,16 @@ Every request is one that may be sent twice.
 
 from __future__ import annotations
 
+import json
 import math
+import threading
 import time
 from base64 import b64decode, b64encode
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 import requests
 from django.core.exceptions import ImproperlyConfigured
@@ -17,10 +22,10 @@ from requests.adapters import HTTPAdapter
 from urllib3.exceptions import NewConnectionError
 
 from locking.backends.options import checked_options, misplaced, own_files, own_login, own_pair
-from locking.backends.queue.backend import read_servers
+from locking.backends.queue import Contender, read_servers
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
-from locking.utils.background import after_fork
+from locking.utils.background import after_fork, start_thread
 from locking.utils.clock import now
 
 TLS: Final = ("ca_cert", "cert_cert", "cert_key")
@@ -37,6 +42,11 @@ NOT_FOUND: Final = 5  # gRPC's code for a lease that is over
 UNAUTHENTICATED: Final = 16  # gRPC's for a token that has ended, or that a restarted member has forgotten
 PAUSE: Final = 0.05  # seconds between two rounds over all members, as long as none has a leader
 CONNECTIONS: Final = 32  # kept to each member
+
+QUIET: Final = 5.0
+"""Seconds without an event after which a stream is given up: a member that hangs, or has lost the others,
+keeps it open and says nothing. Its waiters ask again, and watch at a member that answers.
+"""
 
 
 def encoded(text: str) -> str:
@@ -145,7 +155,9 @@ class EtcdClient:
                 error.repeated = repeated
                 raise
             except requests.RequestException as error:
-                problem, repeated = error, repeated or _may_have_arrived(error)
+                reason = getattr(error.args[0] if error.args else None, "reason", None)
+                unsent = isinstance(error, requests.ConnectTimeout) or isinstance(reason, NewConnectionError)
+                problem, repeated = error, repeated or not unsent
             else:
                 self.preferred = url
                 return answer
@@ -224,7 +236,66 @@ class EtcdClient:
         return int(self.ask("/lease/timetolive", ID=str(lease)).get("TTL", 0))
 
 
-def _may_have_arrived(error: requests.RequestException) -> bool:
-    """Whether a request that failed with `error` may have reached a member: not if nothing was connected."""
-    reason = getattr(error.args[0] if error.args else None, "reason", None)
-    return not isinstance(error, requests.ConnectTimeout) and not isinstance(reason, NewConnectionError)
+class WatchManager:
+    """The watch of one backend, on all its keys, for all who wait in this process.
+
+    The end of its stream wakes them, and they ask again; one that says nothing is ended after a while, too.
+
+    Attributes:
+        waiting: the nodes whose end each waiter waits for, until it is gone itself.
+        listens: a thread reads the stream.
+    """
+
+    def __init__(self, client: EtcdClient) -> None:
+        self._client = client
+        self.reset()
+        after_fork(self.reset)
+
+    def reset(self) -> None:
+        """Start from nothing: threads don't survive a fork."""
+        self._mutex = threading.Lock()
+        self.waiting: WeakKeyDictionary[Contender, frozenset[str]] = WeakKeyDictionary()
+        self.listens, self._seen = False, 0  # up to which revision it has heard, or need not hear
+
+    def register(self, contender: Contender, nodes: frozenset[str], revision: int) -> None:
+        """Wake `contender` when one of `nodes`, seen at `revision`, ends; it may be woken without need."""
+        with self._mutex:
+            self.waiting[contender] = nodes
+            if not self.listens:  # without a thread this waiter asks by the clock, and tries again
+                self._seen = revision
+                run = partial(self._run, revision + 1)
+                self.listens = start_thread("locking-listen-etcd", run) is not None
+            missed = self._seen > revision
+        if missed:  # something may have ended after the queue was read and before this call, or the watch
+            contender.wake()
+
+    def _run(self, revision: int) -> None:
+        try:
+            # A stream ends in many ways, such as by silence; its waiters ask again, and see why.
+            with suppress(requests.RequestException, OSError, ValueError):
+                self._listen(revision)
+        finally:
+            with self._mutex:
+                self.listens, waiting = False, list(self.waiting)
+            for contender in waiting:
+                contender.wake()
+
+    def _listen(self, revision: int) -> None:
+        watched = {**below(self._client.prefix), "start_revision": revision, "filters": ["NOPUT"]}
+        timeouts = (self._client.timeout, QUIET)  # to connect, and between two events
+        url, request = f"{self._client.preferred}{API}/watch", {"create_request": watched}
+        with self._client.session.post(url, json=request, stream=True, timeout=timeouts) as response:
+            for line in response.iter_lines(chunk_size=None):  # type: ignore[call-overload]  # as it comes
+                result = json.loads(line).get("result", {}) if line else {}
+                if result.get("canceled"):
+                    return
+                events = [event["kv"] for event in result.get("events", ())]
+                gone = {decoded(kv["key"]) for kv in events}
+                with self._mutex:
+                    self._seen = max([self._seen, *(int(kv["mod_revision"]) for kv in events)])
+                    waiting = list(self.waiting.items())
+                for contender, nodes in waiting:
+                    if nodes & gone:
+                        contender.wake()
+                if not waiting:
+                    return

@@ -17,29 +17,17 @@ import socket
 import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
 from django.core.checks import CheckMessage
 
+from locking.backends import queue
 from locking.backends.base import Heartbeat, Outcome
 from locking.backends.capabilities import SessionBound
-from locking.backends.queue.backend import (
-    HEARTBEATS,
-    SUFFIXES,
-    Contender,
-    LeaseExpirer,
-    Line,
-    LocalLease,
-    QueueBackend,
-    QueueEntry,
-    Status,
-    key_of,
-    version_of,
-)
-from locking.backends.zookeeper.session import Dropped, ZooKeeperSession, is_answer, request
+from locking.backends.zookeeper.session import Dropped, ZooKeeperSession, request
 from locking.conf import AliasSettings
 from locking.utils.clock import now
 
@@ -52,7 +40,7 @@ FORBIDDEN: Final = re.compile(r"[^\x20-\uD7FF]|[/%\x7F-\x9F]")
 """What a node's name may not contain, or the encoding needs; beyond U+D7FF Java sees surrogates."""
 
 
-class ZooKeeperBackend(SessionBound, QueueBackend):
+class ZooKeeperBackend(SessionBound, queue.QueueBackend):
     """`"BACKEND": "locking.backends.zookeeper.ZooKeeperBackend"`, `"LOCATION": "zk1:2181,zk2:2181/locks"`.
 
     OPTIONS: `session_timeout` (seconds, 10), `timeout` (seconds a request may take, 3), `user` and `password`
@@ -66,27 +54,27 @@ class ZooKeeperBackend(SessionBound, QueueBackend):
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
         self._session = ZooKeeperSession(settings)
-        self._root, self.alone = self._session.root, "," not in self._session.hosts
-        self._holds = LeaseExpirer(self._withdraw, self._session.beat, self._rest)
+        self._root, self.addresses = self._session.root, self._session.hosts.split(",")
+        self._holds = queue.LeaseExpirer(self._withdraw, self._session.beat, self._rest)
         self._published: dict[str, tuple[int, str]] = {}
 
     # the queue
 
     def _folder(self, key: str) -> str:
-        return f"{self._root}/{encode(key)}{SUFFIXES[self.kind]}"
+        return f"{self._root}/{encode(key)}{queue.SUFFIXES[self.kind]}"
 
-    def _enqueue(self, contender: Contender, queue: bool) -> Outcome:
+    def _enqueue(self, contender: queue.Contender, queue: bool) -> Outcome:
         self._session.is_closing = False
         return self._session.patiently(partial(super()._enqueue, contender, queue))
 
-    def _read(self, key: str) -> Line:
+    def _read(self, key: str) -> queue.Line:
         """See `QueueBackend`: as the leader knows it."""
         folder, sent, session = self._folder(key), now(), self._session.number
         _, names = self._session.ask_patiently(request("sync", folder), request("get_children", folder))
         self._session.confirm(session, sent)
-        return parse(folder, names) if is_answer(names) else ()
+        return parse(folder, names or ())
 
-    def _create(self, contender: Contender) -> Line:
+    def _create(self, contender: queue.Contender) -> queue.Line:
         """See `QueueBackend`: all entries before ours were there when our node came."""
         folder, sent = self._folder(contender.key), now()
         permits = f"{self.permits}-" if self.kind == "semaphore" else ""
@@ -97,31 +85,31 @@ class ZooKeeperBackend(SessionBound, QueueBackend):
             request("create", path, content, ephemeral=True, sequence=True, include_data=True),
             request("get_children", folder),
         )
-        if not is_answer(made):  # the folder went away in between, or the root isn't there yet
+        if made is None:  # the folder went away in between, or the root isn't there yet
             self._session.ask(request("ensure_path", folder))
             return ()
         node, figures = made
-        contender.hold = LocalLease(node, figures.czxid, lease=figures.ephemeralOwner)
+        contender.hold = queue.QueueEntry(node, 0, token=figures.czxid, lease=figures.ephemeralOwner)
         self._session.confirm(figures.ephemeralOwner, sent)
-        return parse(folder, names) if is_answer(names) else ()
+        return parse(folder, names or ())
 
-    def _owns(self, entry: QueueEntry, owner: str) -> bool:
+    def _owns(self, entry: queue.QueueEntry, owner: str) -> bool:
         return entry.node.rpartition("/")[2].startswith(guid(owner))
 
-    def _watch(self, contender: Contender, blockers: Line, line: Line) -> bool:
+    def _watch(self, contender: queue.Contender, blockers: queue.Line, line: queue.Line) -> bool:
         # Unlike `exists`, `get` leaves no watch on what isn't there.
         answers = self._session.ask(*(request("get", each.node, watch=contender) for each in blockers))
-        return all(map(is_answer, answers))
+        return None not in answers
 
     # holding
 
-    def _extended(self, owner: str, hold: LocalLease, ttl: float) -> bool:
+    def _extended(self, owner: str, hold: queue.QueueEntry, ttl: float) -> bool:
         (figures,) = self._session.ask_patiently(request("set", hold.node, write_data(owner, ttl)))
-        if is_answer(figures):
+        if figures is not None:
             hold.token, hold.lease = figures.czxid, figures.ephemeralOwner
-        return is_answer(figures)
+        return figures is not None
 
-    def _withdraw(self, entry: QueueEntry | LocalLease) -> bool:
+    def _withdraw(self, entry: queue.QueueEntry) -> bool:
         """See `QueueBackend`: delete a node, and its folder if it is empty. What went with its session isn't
         asked for; without a connection this fails.
         """
@@ -130,10 +118,11 @@ class ZooKeeperBackend(SessionBound, QueueBackend):
             return False
         requests = request("delete", entry.node), request("delete", entry.node.rpartition("/")[0])
         try:
-            return is_answer(self._session.ask(*requests)[0])
+            gone, _ = self._session.ask(*requests)
+            return bool(gone)
         except Dropped:  # this try may have done it, unless the node ended with its session
             gone, _ = self._session.ask_patiently(*requests)
-            return is_answer(gone) or self._session.number == session
+            return bool(gone) or self._session.number == session
 
     def hold_ends(self, key: str, owner: str) -> float:
         """See the base class: with the session, as long as it may be believed in."""
@@ -145,37 +134,33 @@ class ZooKeeperBackend(SessionBound, QueueBackend):
 
     # listing
 
-    def _described(self, entries: Line) -> list[QueueEntry | None]:
+    def _described(self, entries: queue.Line) -> list[queue.QueueEntry | None]:
         answers = self._session.ask_patiently(*(request("get", entry.node) for entry in entries))
         return [
-            described(entry, *answer) if is_answer(answer) else None
+            None if answer is None else described(entry, *answer)
             for entry, answer in zip(entries, answers, strict=True)
         ]
 
-    def _remaining(self, entry: QueueEntry) -> float | None:
+    def _remaining(self, entry: queue.QueueEntry) -> float | None:
         """See `QueueBackend`: a hint, by the servers' clock and this one; the holder ends its lease."""
         if entry.ttl is None:
             return None
         return min(entry.ttl, max(0.0, entry.renewed + entry.ttl - time.time()))  # noqa: TID251 shown
 
-    def _lines(self, prefix: str) -> list[tuple[str, Line]]:
-        _, names = self._session.ask_patiently(
-            request("sync", self._root), request("get_children", self._root)
-        )
-        locks = [name for name in names if name != HEARTBEATS] if is_answer(names) else []
-        folders = [f"{self._root}/{name}" for name in locks if key_of(name).startswith(prefix)]
-        answers = self._session.ask_patiently(*(request("get_children", folder) for folder in folders))
-        return [
-            (key_of(folder.removeprefix(f"{self._root}/")), parse(folder, answer))
-            for folder, answer in zip(folders, answers, strict=True)
-            if is_answer(answer)
-        ]
+    def _lines(self, prefix: str) -> list[tuple[str, queue.Line]]:
+        """See `QueueBackend`; in the folder of heartbeats is no contender."""
+        root = self._root
+        _, names = self._session.ask_patiently(request("sync", root), request("get_children", root))
+        locks = [name for name in names or () if queue.key_of(name).startswith(prefix)]
+        answers = self._session.ask_patiently(*(request("get_children", f"{root}/{name}") for name in locks))
+        found = zip(locks, answers, strict=True)
+        return [(queue.key_of(name), parse(f"{root}/{name}", answer or ())) for name, answer in found]
 
     # heartbeats: <root>/%presence/<KEY_PREFIX><client id>, an ephemeral node: while it is there, the session
     # lives, so that a sign of life takes no request of its own
 
     def _heartbeat_node(self, client: str) -> str:
-        return f"{self._root}/{HEARTBEATS}/{encode(self.key(client))}"
+        return f"{self._root}/{queue.HEARTBEATS}/{encode(self.key(client))}"
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
         for client, text in records.items():
@@ -192,12 +177,12 @@ class ZooKeeperBackend(SessionBound, QueueBackend):
                 self._session.ask(request("delete", self._heartbeat_node(client)))
 
     def heartbeats(self, clients: Collection[str] | None = None) -> dict[str, Heartbeat]:
-        folder = f"{self._root}/{HEARTBEATS}"
+        folder = f"{self._root}/{queue.HEARTBEATS}"
         (names,) = self._session.ask_patiently(request("get_children", folder))
-        wanted = self._clients(names if is_answer(names) else (), clients)
+        wanted = self._clients(names or (), clients)
         answers = self._session.ask_patiently(*(request("get", f"{folder}/{name}") for name in wanted))
         found = zip(wanted.values(), answers, strict=True)
-        return {client: Heartbeat(each[0].decode(), None) for client, each in found if is_answer(each)}
+        return {client: Heartbeat(each[0].decode(), None) for client, each in found if each is not None}
 
     # housekeeping
 
@@ -209,16 +194,11 @@ class ZooKeeperBackend(SessionBound, QueueBackend):
             self._read("is-anyone-there")
         return []
 
-    def _statuses(self) -> tuple[Mapping[str, Status | None], bool]:
-        answers = {
-            host: four_letters(host, b"srvr", self._session.timeout)
-            for host in self._session.hosts.split(",")
-        }
-        statuses = {
-            host: Status(version_of(answer), "not currently serving" not in answer) if answer else None
-            for host, answer in answers.items()
-        }
-        return statuses, any("\nMode: standalone" in answer for answer in answers.values())
+    def _status(self, address: str) -> queue.Status | None:
+        if not (answer := four_letters(address, b"srvr", self._session.timeout)):
+            return None
+        serves = "not currently serving" not in answer
+        return queue.Status(queue.version_of(answer), serves, "Mode: standalone" in answer)
 
     def close(self) -> None:
         """End the session, at once or with its last hold: what it holds would end with it."""
@@ -258,10 +238,10 @@ def guid(owner: str) -> str:
     return f"_c_{uuid.uuid5(uuid.NAMESPACE_OID, owner)}-"
 
 
-def parse(folder: str, children: Iterable[str]) -> list[QueueEntry]:
+def parse(folder: str, children: Iterable[str]) -> list[queue.QueueEntry]:
     """Return the contenders of a folder in the order of their numbers; other children are passed over."""
     line = [
-        QueueEntry(
+        queue.QueueEntry(
             f"{folder}/{child}", int(match["order"]), KINDS[match["tag"]], int(match["permits"] or 0), child
         )
         for child in children
@@ -275,12 +255,10 @@ def write_data(owner: str, ttl: float) -> bytes:
     return json.dumps({"owner": owner, "ttl": ttl}, separators=(",", ":")).encode()
 
 
-def described(entry: QueueEntry, data: bytes, figures: Any) -> QueueEntry:
+def described(entry: queue.QueueEntry, data: bytes, figures: Any) -> queue.QueueEntry:
     """Return an entry with what its node says; another client's is its own owner, without a ttl."""
-    since, renewed = figures.ctime / 1000, figures.mtime / 1000
-    entry = replace(entry, token=figures.czxid, since=since, renewed=renewed)
-    try:
+    entry.token, entry.since, entry.renewed = figures.czxid, figures.ctime / 1000, figures.mtime / 1000
+    with suppress(ValueError, TypeError, KeyError):
         fields = json.loads(data)
-        return replace(entry, owner=str(fields["owner"]), ttl=float(fields["ttl"]))
-    except (ValueError, TypeError, KeyError):
-        return entry
+        entry.owner, entry.ttl = str(fields["owner"]), float(fields["ttl"])
+    return entry

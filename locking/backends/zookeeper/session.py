@@ -24,7 +24,7 @@ from kazoo.protocol.serialization import Connect
 from kazoo.security import make_digest_acl
 
 from locking.backends.options import checked_options, misplaced, own_files, own_login, own_pair
-from locking.backends.queue.backend import read_servers
+from locking.backends.queue import read_servers
 from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
 from locking.utils.background import CANNOT_START, after_fork
@@ -44,7 +44,7 @@ BEATS: Final = 5  # questions in one session timeout
 RECONNECT_PAUSE: Final = 0.5  # seconds between two rounds over all servers; kazoo's own doubles up to an hour
 
 Request = Callable[[KazooClient], Any]  # sends one request on a client, and returns kazoo's pending result
-ANSWERS: Final = (errors.NoNodeError, errors.NodeExistsError, errors.NotEmptyError)  # `ask` returns these
+ANSWERS: Final = (errors.NoNodeError, errors.NodeExistsError, errors.NotEmptyError)  # to `ask` they are None
 DROPPED: Final = (
     errors.ConnectionLoss, errors.ConnectionClosedError, errors.SessionExpiredError, errors.SessionMovedError,
     errors.OperationTimeoutError,
@@ -58,11 +58,6 @@ class Dropped(BackendUnavailable):
 def request(verb: str, *arguments: Any, **options: Any) -> Request:
     """Return a request that is sent by kazoo's method for `verb`, which doesn't wait for the answer."""
     return methodcaller(f"{verb}_async", *arguments, **options)
-
-
-def is_answer(answer: Any) -> bool:
-    """Whether the request did what it should, instead of being answered by one of `ANSWERS`."""
-    return not isinstance(answer, ANSWERS)
 
 
 def read_location(settings: AliasSettings) -> tuple[str, str]:
@@ -187,6 +182,7 @@ class ZooKeeperSession:
         with self._starting:
             if self._client is not None and not self._client._connection._connection_routine.is_alive():
                 former, self._client = self._client, None
+                former.stop()
                 former.close()
             if self._client is None:
                 made = ZooKeeperClient(**self._arguments)
@@ -216,7 +212,8 @@ class ZooKeeperSession:
     # asking
 
     def ask(self, *requests: Request) -> list[Any]:
-        """Send requests one right after the other, which keep their order, and return their answers.
+        """Send requests one right after the other, which keep their order, and return their answers; None for
+        one that found no node, or an obstacle.
 
         Raises:
             Dropped: the connection was lost; BackendUnavailable: no answer; BackendError: a refusal.
@@ -227,8 +224,8 @@ class ZooKeeperSession:
             for result in pending:
                 try:
                     answers.append(result.get(timeout=max(0.001, until - now())))
-                except ANSWERS as answer:
-                    answers.append(answer)
+                except ANSWERS:
+                    answers.append(None)
         except DROPPED as error:
             raise Dropped(f"{self._name}: {type(error).__name__} during a request") from error
         except KazooTimeoutError as error:

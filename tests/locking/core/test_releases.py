@@ -8,14 +8,13 @@ import pytest
 import requests
 from django.db import OperationalError
 from django.test.utils import override_settings
-from kazoo.exceptions import NoNodeError
 from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 
 from locking.backends.etcd import EtcdBackend
 from locking.backends.etcd.client import NOT_FOUND, EtcdClient, Refused
-from locking.backends.queue.backend import LeaseExpirer, LocalLease
+from locking.backends.queue import QueueEntry
 from locking.backends.zookeeper.backend import ZooKeeperBackend
 from locking.backends.zookeeper.session import Dropped, ZooKeeperSession
 from locking.conf import read_alias
@@ -131,7 +130,7 @@ class Counted:
 def extended_twice(mutex, monkeypatch):
     """Extend one hold from two threads, the second beginning while the first puts another lease there."""
     backend, cluster = EtcdBackend(read_alias("a", {"LOCATION": MEMBERS})), Cluster()
-    hold = LocalLease("n", 1, now() + 10, lease=1, length=10)
+    hold = QueueEntry("n", 1, token=1, deadline=now() + 10, lease=1, length=10)
     monkeypatch.setattr(hold, "mutex", turns := Counted(mutex))
     backend._holds.add("k", "o", hold)
     is_asked, rewritten = threading.Event(), threading.Event()
@@ -176,24 +175,25 @@ def test_without_turns_the_key_of_an_etcd_hold_is_deleted(monkeypatch):
     assert cluster.bound_to not in cluster.alive
 
 
-def test_of_overlapping_extensions_a_hold_keeps_the_longest():
-    """The hold outlives the lease, whichever answer comes last; only `exactly` shortens it."""
-    holds: LeaseExpirer = LeaseExpirer(lambda hold: None)
-    hold = LocalLease("n", 1, now() + 60)
-    holds.add("k", "o", hold)
+def test_of_overlapping_extensions_a_hold_keeps_the_longest(monkeypatch):
+    """The hold outlives the lease, whichever answer comes last; only `shorten` shortens it."""
+    backend = EtcdBackend(read_alias("a", {"LOCATION": MEMBERS}))
+    hold = QueueEntry("n", 1, token=1, deadline=now() + 60)
+    backend._holds.add("k", "o", hold)
     asked: list[float] = []
 
-    def ask(_, seconds):
+    def extended(owner, hold, seconds):
         asked.append(round(seconds))
         return True
 
+    monkeypatch.setattr(backend, "_extended", extended)
     for ttl in (100.0, 30.0):
-        assert holds.extend("k", "o", ttl, ask, exactly=False)
+        assert backend.extend("k", "o", ttl)
         assert hold.deadline > now() + 90
-    assert holds.extend("k", "o", 30.0, ask, exactly=True)
+    assert backend.shorten("k", "o", 30.0)
     assert hold.deadline < now() + 31
     assert asked == [100, 100, 30]
-    holds.reset()
+    backend._holds.reset()
 
 
 # ZooKeeper: the connection is lost under a deletion
@@ -203,7 +203,7 @@ def test_of_overlapping_extensions_a_hold_keeps_the_longest():
 def test_a_deletion_that_is_repeated(monkeypatch, later, released):
     """A node that is gone at the second try was deleted by the first, unless its session ended between."""
     backend = ZooKeeperBackend(read_alias("a", {"LOCATION": "localhost:1"}))
-    answers = [Dropped("lost"), [NoNodeError(), NoNodeError()]]
+    answers = [Dropped("lost"), [None, None]]
 
     def ask(*_):
         answer = answers.pop(0)
@@ -213,7 +213,7 @@ def test_a_deletion_that_is_repeated(monkeypatch, later, released):
 
     monkeypatch.setattr(backend._session, "ask", ask)
     monkeypatch.setattr(ZooKeeperSession, "number", property(lambda _: 1 if len(answers) == 2 else later))
-    assert backend._withdraw(LocalLease("/n", 1)) is released
+    assert backend._withdraw(QueueEntry("/n", 1)) is released
 
 
 # advisory locks: the connection breaks under the release

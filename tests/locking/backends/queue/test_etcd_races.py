@@ -10,10 +10,9 @@ import pytest
 from django.test.utils import override_settings
 
 from locking.backends.base import Busy, Grant
-from locking.backends.etcd import watches
-from locking.backends.etcd.client import NOT_FOUND, EtcdClient, Refused
-from locking.backends.etcd.watches import WatchManager
-from locking.backends.queue.backend import LocalLease
+from locking.backends.etcd import client as module
+from locking.backends.etcd.client import NOT_FOUND, EtcdClient, Refused, WatchManager
+from locking.backends.queue import QueueEntry
 from locking.conf import read_alias
 from locking.core.handler import locks
 from locking.testing.contract.base import begin, until
@@ -82,7 +81,7 @@ def server(monkeypatch):
     with override_settings(LOCKING={"default": entry}):
         made.backend = locks["default"]
     monkeypatch.setattr(made.backend._client, "ask", made.ask)
-    made.hold = LocalLease(NODE, 1, now() + 10, lease=7, length=10)
+    made.hold = QueueEntry(NODE, 1, token=1, deadline=now() + 10, lease=7, length=10)
     made.backend._holds.add("key", "owner", made.hold)
     yield made
     made.backend._holds.discard("key", "owner", made.hold)  # or its release is retried without end
@@ -128,7 +127,7 @@ def register(manager, woken, name, revision):
 @pytest.fixture
 def unheard(monkeypatch):
     """Watches whose stream says nothing."""
-    monkeypatch.setattr(watches, "start_thread", lambda name, run: True)
+    monkeypatch.setattr(module, "start_thread", lambda name, run: True)
     return WatchManager(None)  # type: ignore[arg-type]
 
 
@@ -156,7 +155,7 @@ BEGUN = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (
 def test_a_watch_that_says_nothing_wakes_its_waiters_after_a_while(monkeypatch, caplog, answer):
     """A member that hangs, or is cut off from the others, keeps its stream open: they ask elsewhere."""
     caplog.set_level("INFO", "locking")
-    monkeypatch.setattr(watches, "QUIET", 0.1, raising=False)
+    monkeypatch.setattr(module, "QUIET", 0.1, raising=False)
     with socket.create_server(("127.0.0.1", 0)) as door:
         location = f"http://127.0.0.1:{door.getsockname()[1]}"
         client = EtcdClient(read_alias("a", {"LOCATION": location, "OPTIONS": {"timeout": PATIENCE}}))

@@ -15,14 +15,14 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from hypothesis import given
 from hypothesis import strategies as st
-from kazoo.exceptions import AuthFailedError, NoNodeError
+from kazoo.exceptions import AuthFailedError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.retry import ForceRetryError
 
 from locking.backends.etcd.backend import EtcdBackend
 from locking.backends.etcd.client import read_urls
-from locking.backends.queue.backend import LocalLease, QueueEntry, blockers_of, holders_of, key_of
+from locking.backends.queue import QueueEntry, blockers_of, holders_of, key_of
 from locking.backends.zookeeper import session as module
 from locking.backends.zookeeper.backend import (
     TAGS,
@@ -130,11 +130,16 @@ def test_an_owners_node_is_found_again(kind):
 
 def test_data_that_is_not_ours_is_no_error():
     """Another client's node is its own owner, and its lease has no length."""
-    (entry,), figures = parse("/f", ["_c_9-lock-0000000001"]), Mock(ctime=1000, mtime=2000, czxid=7)
-    ours = described(entry, write_data("a:1", 2.5), figures)
+    figures = Mock(ctime=1000, mtime=2000, czxid=7)
+
+    def read(data: bytes) -> QueueEntry:
+        (entry,) = parse("/f", ["_c_9-lock-0000000001"])
+        return described(entry, data, figures)
+
+    ours = read(write_data("a:1", 2.5))
     assert (ours.owner, ours.ttl, ours.token, ours.since, ours.renewed) == ("a:1", 2.5, 7, 1.0, 2.0)
     for data in (b"", b"192.168.0.1", b"[1]", b"{}", b'"text"', b"\xff"):
-        other = described(entry, data, figures)
+        other = read(data)
         assert (other.owner, other.ttl, other.token) == ("_c_9-lock-0000000001", None, 7)
 
 
@@ -268,11 +273,11 @@ def test_an_answer_in_a_later_session_proves_nothing_for_the_earlier():
 def test_a_hold_that_zookeeper_does_not_answer_for_stays_watched(monkeypatch):
     """A renewal without an answer is unknown, and leaves the hold's deadline and its place in the list."""
     backend = ZooKeeperBackend(read_alias("a", {"LOCATION": "localhost:1"}))
-    holds = {owner: LocalLease(f"/n{owner}", 1, now() + 60) for owner in ("gone", "kept", "mute")}
+    holds = {each: QueueEntry(f"/n{each}", 1, deadline=now() + 60) for each in ("gone", "kept", "mute")}
     for owner, hold in holds.items():
         backend._holds.add("k", owner, hold)
     figures = Mock(czxid=1, ephemeralOwner=7)
-    outcomes = iter([NoNodeError(), figures, BackendUnavailable("no answer")])
+    outcomes = iter([None, figures, BackendUnavailable("no answer")])
 
     def ask(*_):
         outcome = next(outcomes)
@@ -305,9 +310,9 @@ def test_a_hold_that_ends_without_a_connection_is_ended_when_there_is_one_again(
     monkeypatch.setattr(backend._session, "ask", ask)
     client.connected = False
     with pytest.raises(BackendUnavailable):  # so that the expirer calls again
-        backend._withdraw(LocalLease("/k/n", 1, now(), lease=7))
+        backend._withdraw(QueueEntry("/k/n", 1, token=1, deadline=now(), lease=7))
     client.connected = True
-    backend._withdraw(LocalLease("/k/n", 1, now(), lease=7))
+    backend._withdraw(QueueEntry("/k/n", 1, token=1, deadline=now(), lease=7))
     assert reported == [2], "the node, and its folder"
 
 
@@ -317,7 +322,7 @@ def test_a_hold_whose_session_is_over_asks_for_nothing_at_its_end(monkeypatch):
     monkeypatch.setattr(backend._session, "ask", lambda *requests: pytest.fail("asked"))
     for client in (None, Client(8)):
         backend._session._client = client
-        assert not backend._withdraw(LocalLease("/k/n", 1, now(), lease=7))
+        assert not backend._withdraw(QueueEntry("/k/n", 1, token=1, deadline=now(), lease=7))
 
 
 def pauses_of(options: dict[str, Any]) -> list[float]:

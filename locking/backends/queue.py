@@ -17,10 +17,9 @@ import re
 import sys
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
 from typing import ClassVar, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -41,11 +40,9 @@ logger = logging.getLogger(__name__)
 OUTAGE_PAUSE: Final = 0.25  # seconds until a waiter asks again while the servers have no leader
 RETRY_PAUSE: Final = 0.5  # seconds until an end is tried again that the engine didn't hear
 
+# What a lock's folder is called behind its name, and that of heartbeats: no name has a bare percent sign.
 SUFFIXES: Final = {"lock": "", "read": "%rw", "write": "%rw", "semaphore": "%semaphore"}
-"""What the folder of a lock is called behind its name."""
-
 HEARTBEATS: Final = "%presence"
-"""The folder of the processes' heartbeats; no lock's is called that, for names have no bare percent sign."""
 
 
 def key_of(folder: str) -> str:
@@ -68,19 +65,22 @@ def read_servers(settings: AliasSettings, example: str) -> list[str]:
     return servers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class QueueEntry:
-    """A contender that has a lock or waits for it; ZooKeeper tells the last five only when it is asked.
+    """A contender that has a lock or waits for it.
 
     Attributes:
         node: where it is on the engine.
         order: its number in the queue; the lowest came first.
         permits: of a semaphore, as many as this one asked for.
-        owner: another client's entry is its own owner.
+        owner: another client's entry is its own owner; ZooKeeper tells the next five only when it is asked.
         ttl: seconds that its lease lasts from a renewal; None for another client's.
         token: the fencing token; the lower one is older.
-        lease: etcd's lease that it is bound to.
+        lease: etcd's lease that it is bound to; on ZooKeeper the session, of a hold of this process.
         since, renewed: Unix time of its creation and of its last renewal, by the server's clock.
+        deadline: `clock.now()` at which a hold of this process ends.
+        length: seconds that the lease on etcd lasts without renewal, where this process has granted it.
+        mutex: the requests about a hold are sent one after the other.
     """
 
     node: str
@@ -93,6 +93,9 @@ class QueueEntry:
     lease: int = 0
     since: float | None = None
     renewed: float = 0.0
+    deadline: float = 0.0
+    length: int = 0
+    mutex: threading.Lock = field(default_factory=threading.Lock, init=False)
 
 
 Line = Sequence[QueueEntry]  # all who hold a lock or wait for it, sorted by number
@@ -133,29 +136,6 @@ def blockers_of(line: Line, mine: QueueEntry) -> Line:
 # --- expiry -----------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, eq=False)
-class LocalLease:
-    """One hold of this process.
-
-    Attributes:
-        node: where it is on the engine.
-        token: its fencing token.
-        deadline: `clock.now()` at which it ends.
-        lease: the engine's session or lease that it depends on.
-        length: seconds that etcd's lease lasts without renewal.
-        permits: of a semaphore, as many as its entry says.
-        mutex: the requests about this hold are sent one after the other.
-    """
-
-    node: str
-    token: int
-    deadline: float = 0.0
-    lease: int = 0
-    length: int = 0
-    permits: int = 0
-    mutex: threading.Lock = field(default_factory=threading.Lock, init=False)
-
-
 class LeaseExpirer:
     """The holds of one backend; its thread starts with the first.
 
@@ -167,35 +147,35 @@ class LeaseExpirer:
 
     def __init__(
         self,
-        end: Callable[[LocalLease], object],
+        end: Callable[[QueueEntry], object],
         beat: Callable[[], float] = lambda: math.inf,
         rest: Callable[[], object] = lambda: None,
     ) -> None:
         self._end, self._beat, self._rest = end, beat, rest
-        self._worker = Worker("locking-renew-expiry", self._step)
+        self.wake = Worker("locking-renew-expiry", self._step).wake
         self.reset()
         after_fork(self.reset)
 
     def reset(self) -> None:
         """Start from nothing: a forked child has none of its parent's holds."""
         self._mutex, self._beat_at = threading.Lock(), 0.0
-        self._holds: dict[tuple[str, str], LocalLease] = {}
+        self._holds: dict[tuple[str, str], QueueEntry] = {}
 
     def __len__(self) -> int:
         return len(self._holds)
 
-    def add(self, key: str, owner: str, hold: LocalLease) -> None:
+    def add(self, key: str, owner: str, hold: QueueEntry) -> None:
         """Watch over `hold` from now on."""
         with self._mutex:
             self._holds[key, owner] = hold
-        self._worker.wake()
+        self.wake()
 
-    def get(self, key: str, owner: str) -> LocalLease | None:
+    def get(self, key: str, owner: str) -> QueueEntry | None:
         """Return the hold, if it isn't over."""
         hold = self._holds.get((key, owner))
         return hold if hold is not None and hold.deadline > now() else None
 
-    def discard(self, key: str, owner: str, hold: LocalLease) -> None:
+    def discard(self, key: str, owner: str, hold: QueueEntry) -> None:
         """Forget this very hold, and no newer one of the same owner."""
         with self._mutex:
             if self._holds.get((key, owner)) is hold:
@@ -203,30 +183,6 @@ class LeaseExpirer:
             is_last = not self._holds
         if is_last:
             self._rest()
-
-    def extend(
-        self, key: str, owner: str, ttl: float, ask: Callable[[LocalLease, float], bool], *, exactly: bool
-    ) -> bool:
-        """Have a hold last `ttl` seconds from now, at least or `exactly`; False when it is over.
-
-        Args:
-            ask: extends it on the engine to the seconds that it is given; one at a time per hold.
-        """
-        if (hold := self.get(key, owner)) is None:
-            return False
-        try:
-            with hold.mutex:
-                sent = now()
-                if hold.deadline <= sent:  # meanwhile; the thread ends it
-                    return False
-                seconds = ttl if exactly else max(ttl, hold.deadline - sent)
-                if ask(hold, seconds):
-                    hold.deadline = sent + seconds  # before the next one compares
-                    return True
-        finally:
-            self._worker.wake()
-        self.discard(key, owner, hold)
-        return False
 
     def _step(self) -> float:
         """Beat if it is time, end what is due, and return when to look again."""
@@ -257,10 +213,11 @@ class LeaseExpirer:
 
 
 class Status(NamedTuple):
-    """What one server says of itself: the first two numbers of its version, and whether it has a leader."""
+    """What one server says of itself; its version is the first two numbers."""
 
     version: tuple[int, ...]
     has_leader: bool
+    is_alone: bool
 
 
 def version_of(text: str) -> tuple[int, ...]:
@@ -283,7 +240,7 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
     floor: ClassVar[tuple[int, int]]  # the oldest version that has every request of the locks
     kind: str = "lock"
     permits: int = 0
-    alone: bool  # there is a single server, so that no other takes over when it fails
+    addresses: Sequence[str]  # of the servers; with a single one no other takes over when it fails
     _holds: LeaseExpirer
 
     def __init__(self, settings: AliasSettings) -> None:
@@ -309,11 +266,11 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
         """Have the contender woken when a blocker ends; False when one has ended already."""
 
     @abstractmethod
-    def _extended(self, owner: str, hold: LocalLease, ttl: float) -> bool:
+    def _extended(self, owner: str, hold: QueueEntry, ttl: float) -> bool:
         """Extend a hold on the engine, which may be another process's; False when it has ended."""
 
     @abstractmethod
-    def _withdraw(self, entry: QueueEntry | LocalLease) -> bool:
+    def _withdraw(self, entry: QueueEntry) -> bool:
         """Take an entry away, with the session or lease that it depends on; False when it was gone."""
 
     @abstractmethod
@@ -325,8 +282,8 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
         """Return the keys that begin with `prefix`, each with its queue."""
 
     @abstractmethod
-    def _statuses(self) -> tuple[Mapping[str, Status | None], bool]:
-        """Return what the servers say, by address, None for a silent one; and whether there is one only."""
+    def _status(self, address: str) -> Status | None:
+        """Return what a server says of itself; None for a silent one."""
 
     def _described(self, entries: Line) -> Sequence[QueueEntry | None]:
         """Return each entry with all its fields; None for one that has ended."""
@@ -351,7 +308,7 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
                 return Grant(hold.token, sent, is_new=False)
             return self._enqueue(contender, queue)
         except BackendUnavailable as outage:
-            if not queue or self.alone:
+            if not queue or len(self.addresses) == 1:
                 raise
             return Busy(retry_after=OUTAGE_PAUSE, outage=outage)  # another server may take over
 
@@ -364,10 +321,9 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
                 if not queue and line:
                     return self._busy(line)
             elif not (blockers := blockers_of(line, mine)):
-                hold, is_new = contender.hold, True
-                if hold is None or hold.node != mine.node:  # another try or process created it
-                    is_new = False
-                    hold = LocalLease(mine.node, mine.token, lease=mine.lease, permits=mine.permits)
+                hold, is_new = mine, False  # another try or process created it
+                if contender.hold is not None and contender.hold.node == mine.node:
+                    hold, is_new = contender.hold, True
                 if is_new or self._extended(contender.owner, hold, contender.ttl):
                     hold.deadline = sent + contender.ttl
                     self._holds.add(contender.key, contender.owner, hold)
@@ -411,7 +367,21 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
     # holding
 
     def extend(self, key: str, owner: str, ttl: float, *, exactly: bool = False) -> bool:
-        return self._holds.extend(key, owner, ttl, partial(self._extended, owner), exactly=exactly)
+        if (hold := self._holds.get(key, owner)) is None:
+            return False
+        try:
+            with hold.mutex:
+                sent = now()
+                if hold.deadline <= sent:  # meanwhile; the thread ends it
+                    return False
+                seconds = ttl if exactly else max(ttl, hold.deadline - sent)
+                if self._extended(owner, hold, seconds):
+                    hold.deadline = sent + seconds  # before the next one compares
+                    return True
+        finally:
+            self._holds.wake()
+        self._holds.discard(key, owner, hold)
+        return False
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
         return self.extend(key, owner, ttl, exactly=True)
@@ -496,18 +466,18 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
         if not live:
             return []
         where, messages = f"LOCKING[{self.alias!r}]", list[CheckMessage]()
-        statuses, is_alone = self._statuses()
+        statuses = {address: self._status(address) for address in self.addresses}
         there = {address: status for address, status in statuses.items() if status is not None}
         if not there:
             raise BackendUnavailable(f"no {self.engine} server answers at {', '.join(statuses)}")
-        if silent := [address for address, status in statuses.items() if status is None]:
+        if silent := [address for address in statuses if address not in there]:
             text = f"{len(silent)} {self.engine} servers of {where} don't answer: {', '.join(silent)}."
             hint = "Start them: locks stop when more than half of the servers are gone."
             messages.append(Warning(text, hint=hint, id="locking.W103"))
         if lost := [address for address, status in there.items() if not status.has_leader]:
             text = f"{self.engine} at {', '.join(lost)} ({where}) has no leader, and so no quorum."
             messages.append(Error(text, hint="Start the other servers.", id="locking.E103"))
-        elif is_alone:
+        elif any(status.is_alone for status in there.values()):
             text = f"{self.engine} of {where} has a single server: if it fails, no other takes over."
             messages.append(Warning(text, hint="Run three or five servers.", id="locking.W102"))
         if old := [address for address, status in there.items() if () < status.version < self.floor]:
@@ -546,7 +516,7 @@ class Contender(WaitingSteps):
         super().__init__()
         self._backend, self.key, self.owner, self.ttl = backend, key, owner, ttl
         self._mutex, self._left, self.asked = threading.Lock(), False, False
-        self.hold: LocalLease | None = None
+        self.hold: QueueEntry | None = None
 
     def __call__(self, _event: object = None) -> None:
         """Wake the waiter: a contender serves as kazoo's callback."""
