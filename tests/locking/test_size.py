@@ -70,7 +70,7 @@ CEILINGS: Final = {
     "redis cluster": 270,
     "redis sentinel": 90,
     "redisson's kinds": 117,
-    "zookeeper and etcd": 1_654,  # goal: 1,400
+    "zookeeper and etcd": 1_658,  # goal: 1,400
     "celery": 330,
     "contrib": 680,
     "checks": 560,
@@ -80,7 +80,7 @@ CEILINGS: Final = {
     "command": 920,
     "testing": 390,
 }
-MOST: Final = 20_966  # goal: 18,000
+MOST: Final = 20_970  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 

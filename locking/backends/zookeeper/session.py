@@ -21,6 +21,7 @@ from kazoo import exceptions as errors
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.serialization import Connect
+from kazoo.protocol.states import KeeperState
 from kazoo.security import make_digest_acl
 
 from locking.backends.options import checked_options, misplaced, own_files, own_login, own_pair
@@ -106,9 +107,10 @@ def kazoo_options(settings: AliasSettings) -> dict[str, Any]:
 
 
 class ZooKeeperClient(KazooClient):  # type: ignore[misc]  # kazoo has no types
-    """Knows the session timeout that the servers agreed to; kazoo itself keeps the one it asked for."""
+    """Knows the session timeout that the servers agreed to, and when it must be replaced."""
 
     _session_timeout: int
+    has_given_up = False  # kazoo's loop has ended, as it does where a login fails: it never connects again
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -123,6 +125,10 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]  # kazoo has no types
         if answer.time_out > 0:  # not more: the session is over
             self._session_timeout = answer.time_out
         return answer, zxid
+
+    def _session_callback(self, state: str) -> None:
+        self.has_given_up = self.has_given_up or state == KeeperState.CLOSED
+        super()._session_callback(state)
 
 
 class ZooKeeperSession:
@@ -176,11 +182,9 @@ class ZooKeeperSession:
         return client
 
     def _current(self) -> ZooKeeperClient:
-        """Return the client, connected or not; start one if there is none, or kazoo's loop has ended, as it
-        does where a login fails or breaks off: it never connects again.
-        """
+        """Return the client, connected or not; start one if there is none, or the last has given up."""
         with self._starting:
-            if self._client is not None and not self._client._connection._connection_routine.is_alive():
+            if self._client is not None and self._client.has_given_up:
                 former, self._client = self._client, None
                 former.stop()
                 former.close()

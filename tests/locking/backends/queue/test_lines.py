@@ -392,7 +392,7 @@ def test_a_client_that_has_given_up_is_replaced(monkeypatch):
     sasl = {"mechanism": "DIGEST-MD5"}
     with agreeing_to(10.0) as address, started(address, 10.0, sasl_options=sasl) as session:
         given_up = session._current()
-        until(lambda: not given_up._connection._connection_routine.is_alive(), PATIENCE)
+        until(lambda: given_up.has_given_up, PATIENCE)
         assert session.client() is not given_up
         assert session.connected()
 
