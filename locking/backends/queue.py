@@ -221,7 +221,7 @@ class Status(NamedTuple):
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version; none where it isn't told."""
+    """Return the first two numbers of a version; none where the text has none."""
     return tuple(map(int, re.findall(r"\d+", text)[:2]))
 
 

@@ -83,7 +83,7 @@ def test_a_semaphore_has_as_many_holders_as_permits(permits, number):
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=7), st.data())
 def test_a_semaphores_waiter_is_woken_before_it_has_a_permit(permits, data):
-    """Whoever leaves first, and however many permits each asked for: it watches one that must go before."""
+    """It watches one that must leave before, in any order of leaving and with any number of permits."""
     line = [QueueEntry(f"n{i}", i, "semaphore", number) for i, number in enumerate(permits)]
     waiter, left = line[-1], list(line)
     watched = set(blockers_of(line, waiter))
