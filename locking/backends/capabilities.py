@@ -128,12 +128,8 @@ class Heartbeats(BaseLockBackend):
         """
 
     @abstractmethod
-    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        """Return what is known of these clients, without those that never published anything."""
-
-    @abstractmethod
-    def processes(self) -> dict[str, Heartbeat]:
-        """Return every record that `heartbeats` could return: for operators, who ask rarely."""
+    def heartbeats(self, clients: Collection[str] | None = None) -> dict[str, Heartbeat]:
+        """Return what is known of these clients, None = of all: for operators, who ask rarely."""
 
 
 class Counters(BaseLockBackend):

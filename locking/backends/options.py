@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -30,44 +29,43 @@ def own_options(settings: AliasSettings, **defaults: Any) -> dict[str, Any]:
 
 def checked_options(settings: AliasSettings, defaults: dict[str, Any]) -> dict[str, Any]:
     """Return `OPTIONS` over their defaults; a float as default says that the option is in seconds."""
-    refuse_unknown(settings, defaults)
+    if unknown := sorted(set(settings.options) - set(defaults)):
+        raise ImproperlyConfigured(
+            f"LOCKING[{settings.alias!r}]['OPTIONS'] has {unknown[0]!r}, which {settings.backend} doesn't"
+            f" know; it knows {', '.join(sorted(defaults)) or 'none'}"
+        )
     for name, default in defaults.items():
         if isinstance(default, float):
             own_number(settings, settings.options.get(name, default), name)
     return {**defaults, **settings.options}
 
 
-def refuse_unknown(settings: AliasSettings, known: Collection[str]) -> None:
-    """Raise ImproperlyConfigured for an option that the backend doesn't have."""
-    unknown = sorted(set(settings.options) - set(known))
-    if unknown:
-        raise ImproperlyConfigured(
-            f"LOCKING[{settings.alias!r}]['OPTIONS'] has {unknown[0]!r}, which {settings.backend} doesn't"
-            f" know; it knows {', '.join(sorted(known)) or 'none'}"
-        )
-
-
-def own_pair(settings: AliasSettings, first: str, second: str) -> None:
-    """Raise ImproperlyConfigured when only one of two options is given."""
+def own_pair(settings: AliasSettings, first: str, second: str) -> bool:
+    """Return whether two options are given; raise ImproperlyConfigured when only one of them is."""
     for given, missing in ((first, second), (second, first)):
         if settings.options.get(given) is not None and settings.options.get(missing) is None:
             raise misplaced(settings, given, f"needs {missing!r} beside it")
+    return settings.options.get(first) is not None
 
 
-def own_text(settings: AliasSettings, name: str) -> str:
-    """Return an option that is a text; a wrong one isn't shown, for it may be a password."""
-    value = settings.options.get(name)
-    if not isinstance(value, str) or not value:
-        raise misplaced(settings, name, f"must be a non-empty text, not {type(value).__name__}")
-    return value
+def own_login(settings: AliasSettings) -> tuple[str, str] | None:
+    """Return user and password, where they are given; a wrong one isn't shown, for it may be a password."""
+    if not own_pair(settings, "user", "password"):
+        return None
+    for name in ("user", "password"):
+        if not isinstance(value := settings.options[name], str) or not value:
+            raise misplaced(settings, name, f"must be a non-empty text, not {type(value).__name__}")
+    return settings.options["user"], settings.options["password"]
 
 
-def readable_file(settings: AliasSettings, name: str) -> str:
-    """Return an option that is the path of a file, if this process may read it."""
-    path = settings.options[name]
-    if not isinstance(path, str | os.PathLike) or not os.path.isfile(path) or not os.access(path, os.R_OK):
-        raise misplaced(settings, name, f"must be a file that this process can read, not {str(path)!r}")
-    return os.fspath(path)
+def own_files(settings: AliasSettings, *names: str) -> dict[str, str]:
+    """Return those of these options that are given: paths of files that this process may read."""
+    files = {name: settings.options[name] for name in names if settings.options.get(name) is not None}
+    for name, path in files.items():
+        is_path = isinstance(path, str | os.PathLike)
+        if not (is_path and os.path.isfile(path) and os.access(path, os.R_OK)):
+            raise misplaced(settings, name, f"must be a file that this process can read, not {str(path)!r}")
+    return {name: os.fspath(path) for name, path in files.items()}
 
 
 def misplaced(settings: AliasSettings, name: str, why: str) -> ImproperlyConfigured:

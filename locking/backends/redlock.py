@@ -265,10 +265,7 @@ class RedlockBackend(Listing, ForceRelease, Heartbeats):
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
         self._from_each(lambda server: server.publish_heartbeats(records, forget=forget))
 
-    def processes(self) -> dict[str, Heartbeat]:
-        return self._latest(RedisBackend.processes)
-
-    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
+    def heartbeats(self, clients: Collection[str] | None = None) -> dict[str, Heartbeat]:
         return self._latest(lambda server: server.heartbeats(clients))
 
     def _latest(self, read: Callable[[RedisBackend], dict[str, Heartbeat]]) -> dict[str, Heartbeat]:

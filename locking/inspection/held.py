@@ -243,7 +243,7 @@ class Look:
     def _processes(self) -> dict[str, tuple[Heartbeat, dict[str, Any]]]:
         """By client, what its process tells. Without an answer nothing: the rows are worth showing so."""
         try:
-            found = self.backend.processes() if isinstance(self.backend, Heartbeats) else {}
+            found = self.backend.heartbeats() if isinstance(self.backend, Heartbeats) else {}
         except LockError as error:
             self._note(error)
             return {}

@@ -27,10 +27,10 @@ from locking.backends.base import BaseLockBackend
 from locking.backends.capabilities import ForceRelease, Kinds, Listing
 from locking.backends.database import connection_pool
 from locking.backends.database.connection_pool import DEFAULT_TIMEOUT
-from locking.backends.etcd import options as etcd_options
+from locking.backends.etcd import client as etcd
 from locking.backends.redis import topology
 from locking.backends.redlock import RedlockBackend
-from locking.backends.zookeeper import options as zookeeper_options
+from locking.backends.zookeeper import session as zookeeper
 from locking.contrib import groups, opentelemetry, prometheus
 from locking.core.kinds import LABELS
 from locking.core.lease import State
@@ -518,8 +518,8 @@ def test_the_options_that_are_checked() -> None:
     """Redis, ZooKeeper and etcd name their own options in one place each; its page has just these."""
     shown = shown_options()
     assert shown["RedisBackend"] == set(topology.OWN_OPTIONS)
-    assert shown["EtcdBackend"] == set(etcd_options.DEFAULTS)
-    assert shown["ZooKeeperBackend"] == set(zookeeper_options.OWN)
+    assert shown["EtcdBackend"] == set(etcd.DEFAULTS)
+    assert shown["ZooKeeperBackend"] == set(zookeeper.DEFAULTS)
     assert shown["MemoryBackend"] == set()
 
 
@@ -567,11 +567,8 @@ DATABASE_DEFAULTS = {
 DEFAULTS: dict[str, dict[str, Any]] = {
     "RedisBackend": {"wait_timeout_ms": topology.DEFAULT_ACK_TIMEOUT_MS},
     "RedlockBackend": {"node_timeout": redlock.DEFAULT_NODE_TIMEOUT, "restart_delay": 0},
-    "ZooKeeperBackend": {
-        "session_timeout": zookeeper_options.SESSION_TIMEOUT,
-        "timeout": zookeeper_options.TIMEOUT,
-    },
-    "EtcdBackend": {"prefix": etcd_options.PREFIX, "timeout": etcd_options.TIMEOUT},
+    "ZooKeeperBackend": {name: zookeeper.DEFAULTS[name] for name in ("session_timeout", "timeout")},
+    "EtcdBackend": {name: etcd.DEFAULTS[name] for name in ("prefix", "timeout")},
 }
 """Defaults of options that are values; the others are explained."""
 

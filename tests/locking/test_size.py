@@ -44,8 +44,7 @@ PARTS: Final[dict[str, str]] = {
     "backends/redis/nodes.py": "redlock",
     "backends/zookeeper": "zookeeper and etcd",
     "backends/etcd": "zookeeper and etcd",
-    "backends/queue": "zookeeper and etcd",
-    "backends/lease_expirer.py": "zookeeper and etcd",
+    "backends/queue.py": "zookeeper and etcd",
     "contrib/celery.py": "celery",
     "contrib/__init__.py": "core",
     "contrib": "contrib",
@@ -66,12 +65,12 @@ CEILINGS: Final = {
     "core": 7_840,  # goal: 7,400
     "liveness": 378,  # goal: 300
     "database": 1_500,
-    "redlock": 569,
+    "redlock": 563,
     "redis": 2_822,
     "redis cluster": 255,
     "redis sentinel": 85,
     "redisson's kinds": 115,
-    "zookeeper and etcd": 2_040,  # goal: 1,400
+    "zookeeper and etcd": 1_658,  # goal: 1,400
     "celery": 299,
     "contrib": 628,
     "checks": 553,
@@ -81,7 +80,7 @@ CEILINGS: Final = {
     "command": 820,
     "testing": 377,
 }
-MOST: Final = 21_140  # goal: 18,000
+MOST: Final = 20_970  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 

@@ -222,20 +222,14 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
 
         self._pool.run(step)
 
-    def processes(self) -> dict[str, Heartbeat]:
-        return self._all_heartbeats()
-
-    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        found = self._all_heartbeats()
-        return {client: found[client] for client in clients if client in found}
-
-    def _all_heartbeats(self) -> dict[str, Heartbeat]:
+    def heartbeats(self, clients: Collection[str] | None = None) -> dict[str, Heartbeat]:
         prefix, rows = self.settings.key_prefix, self._pool.fetch(self.sql["all_heartbeats"])
-        return {
+        found = {
             client.removeprefix(prefix): Heartbeat(text, max(0, silent) / 1e6)
             for client, text, silent in rows
             if client.startswith(prefix)
         }
+        return {client: found[client] for client in (found if clients is None else found.keys() & clients)}
 
     def tidy(self) -> None:
         """Delete the records of processes that stopped long ago and, once per hour, the rows of old locks."""

@@ -277,12 +277,10 @@ class MemoryBackend(MemoryVerbs, Kinds, Listing, Heartbeats, Counters):
         for client in forget:
             kept.pop(client, None)
 
-    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        found = {client: self.store.records.get(client) for client in clients}
+    def heartbeats(self, clients: Collection[str] | None = None) -> dict[str, Heartbeat]:
+        wanted = list(self.store.records) if clients is None else clients
+        found = {client: self.store.records.get(client) for client in wanted}
         return {client: Heartbeat(kept[0], now() - kept[1]) for client, kept in found.items() if kept}
-
-    def processes(self) -> dict[str, Heartbeat]:
-        return self.heartbeats(list(self.store.records))
 
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
         self.store.figures[minute].update(figures)

@@ -185,15 +185,14 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
             requests += [command("DEL", self._record("presence", client)), command("ZREM", listed, client)]
         run(self.calls.call_many(requests))
 
-    def processes(self) -> dict[str, Heartbeat]:
-        """See the base class; takes those that have ended by themselves off the list."""
-        listed = self._record("presence")
-        clients = [member.decode() for member in run(self.calls.command("ZRANGE", listed, 0, -1))]
-        found = self.heartbeats(clients)
-        run(self.calls.call_many([command("ZREM", listed, each) for each in clients if each not in found]))
-        return found
-
-    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
+    def heartbeats(self, clients: Collection[str] | None = None) -> dict[str, Heartbeat]:
+        """See the base class; of all clients, those that have ended by themselves are taken off the list."""
+        if clients is None:
+            listed = self._record("presence")
+            clients = [member.decode() for member in run(self.calls.command("ZRANGE", listed, 0, -1))]
+            found = self.heartbeats(clients)
+            run(self.calls.call_many([command("ZREM", listed, each) for each in clients if each not in found]))
+            return found
         keys = [self._record("presence", client) for client in clients]
         replies = run(self.calls.call_many([command(verb, key) for verb in ("GET", "PTTL") for key in keys]))
         answers = zip(clients, replies[: len(keys)], replies[len(keys) :], strict=True)

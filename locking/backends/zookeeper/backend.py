@@ -1,37 +1,46 @@
-"""The queue on ZooKeeper: ephemeral nodes in a line, each waiter watching the one before."""
+"""The queue on ZooKeeper: a folder for each name, in it an ephemeral node for each contender.
+
+    <root>/<name>/_c_<uuid>-lock-<number>               Curator's InterProcessMutex
+    <root>/<name>%rw/_c_<uuid>-__lock__<number>         kazoo's WriteLock
+    <root>/<name>%rw/_c_<uuid>-__rlock__<number>        kazoo's ReadLock
+    <root>/<name>%semaphore/_c_<uuid>-<permits>-lease-<number>
+
+The uuid is made of the owner, so a creation whose reply was lost is found again. The data is JSON: owner,
+ttl. Sources: Curator's LockInternals and its protection mode; kazoo.recipe.lock.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
 from django.core.checks import CheckMessage
 
+from locking.backends import queue
 from locking.backends.base import Heartbeat, Outcome
 from locking.backends.capabilities import SessionBound
-from locking.backends.lease_expirer import LeaseExpirer, LocalLease
-from locking.backends.queue.backend import (
-    HEARTBEATS,
-    SUFFIXES,
-    Contender,
-    Line,
-    QueueBackend,
-    QueueEntry,
-    Status,
-    key_of,
-)
-from locking.backends.zookeeper.nodes import encode, guid, node_name, parse, read_data, write_data
-from locking.backends.zookeeper.options import read_location, read_options
-from locking.backends.zookeeper.session import Request, Session, is_answer, request
+from locking.backends.zookeeper.session import Dropped, ZooKeeperSession, request
 from locking.conf import AliasSettings
 from locking.utils.clock import now
 
+TAGS: Final = {"lock": "lock-", "read": "__rlock__", "write": "__lock__", "semaphore": "lease-"}
+KINDS: Final = {tag: kind for kind, tag in TAGS.items()}
+NODE: Final = re.compile(
+    r".*?(?:(?P<permits>\d+)-)?(?P<tag>lock-|__rlock__|__lock__|lease-)(?P<order>-?\d{10})", re.DOTALL
+)
+FORBIDDEN: Final = re.compile(r"[^\x20-\uD7FF]|[/%\x7F-\x9F]")
+"""What a node's name may not contain, or the encoding needs; beyond U+D7FF Java sees surrogates."""
 
-class ZooKeeperBackend(SessionBound, QueueBackend):
+
+class ZooKeeperBackend(SessionBound, queue.QueueBackend):
     """`"BACKEND": "locking.backends.zookeeper.ZooKeeperBackend"`, `"LOCATION": "zk1:2181,zk2:2181/locks"`.
 
     OPTIONS: `session_timeout` (seconds, 10), `timeout` (seconds a request may take, 3), `user` and `password`
@@ -40,138 +49,118 @@ class ZooKeeperBackend(SessionBound, QueueBackend):
     """
 
     engine = "ZooKeeper"
-    floor = "3.5"
+    floor = (3, 5)
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
-        hosts, self._root = read_location(settings)
-        self._session = Session(settings.alias, hosts, *read_options(settings))
-        self.alone = self._session.alone
-        self._holds = LeaseExpirer(self._end, self._session.beat, self._session.pause, self._rest)
+        self._session = ZooKeeperSession(settings)
+        self._root, self.addresses = self._session.root, self._session.hosts.split(",")
+        self._holds = queue.LeaseExpirer(self._withdraw, self._session.beat, self._rest)
         self._published: dict[str, tuple[int, str]] = {}
 
     # the queue
 
     def _folder(self, key: str) -> str:
-        return f"{self._root}/{encode(key)}{SUFFIXES[self.kind]}"
+        return f"{self._root}/{encode(key)}{queue.SUFFIXES[self.kind]}"
 
-    def _enqueue(self, contender: Contender, queue: bool) -> Outcome:
+    def _enqueue(self, contender: queue.Contender, queue: bool) -> Outcome:
         self._session.is_closing = False
         return self._session.patiently(partial(super()._enqueue, contender, queue))
 
-    def _line(self, key: str) -> Line:
-        return self._session.patiently(partial(super()._line, key))
-
-    def _read(self, folder: str, contender: Contender | None = None) -> list[QueueEntry]:
-        """See `QueueBackend`: as the leader knows it; a semaphore's waiters watch all of it."""
-        sent, session = now(), self._session.number
-        _, names = self._session.ask(request("sync", folder), self._children(folder, contender))
+    def _read(self, key: str) -> queue.Line:
+        """See `QueueBackend`: as the leader knows it."""
+        folder, sent, session = self._folder(key), now(), self._session.number
+        _, names = self._session.ask_patiently(request("sync", folder), request("get_children", folder))
         self._session.confirm(session, sent)
-        return parse(folder, names) if is_answer(names) else []
+        return parse(folder, names or ())
 
-    def _children(self, folder: str, contender: Contender | None) -> Request:
-        return request("get_children", folder, watch=contender if self.kind == "semaphore" else None)
-
-    def _create(self, folder: str, contender: Contender) -> list[QueueEntry]:
+    def _create(self, contender: queue.Contender) -> queue.Line:
         """See `QueueBackend`: all entries before ours were there when our node came."""
-        sent = now()
-        path = f"{folder}/{node_name(contender.owner, self.kind, self.permits)}"
+        folder, sent = self._folder(contender.key), now()
+        permits = f"{self.permits}-" if self.kind == "semaphore" else ""
+        path = f"{folder}/{guid(contender.owner)}{permits}{TAGS[self.kind]}"
         content = write_data(contender.owner, contender.ttl)
-        root, made, names = self._session.ask(
+        _, made, names = self._session.ask(
             request("create", folder),
             request("create", path, content, ephemeral=True, sequence=True, include_data=True),
-            self._children(folder, contender),
+            request("get_children", folder),
         )
-        if not is_answer(made):  # the folder went away in between, or was never there
-            if not is_answer(root):
-                self._session.ask(request("ensure_path", folder))
-            return []
+        if made is None:  # the folder went away in between, or the root isn't there yet
+            self._session.ask(request("ensure_path", folder))
+            return ()
         node, figures = made
-        contender.hold = LocalLease(node, figures.czxid, 0.0, figures.ephemeralOwner)
+        contender.hold = queue.QueueEntry(node, 0, token=figures.czxid, lease=figures.ephemeralOwner)
         self._session.confirm(figures.ephemeralOwner, sent)
-        return parse(folder, names) if is_answer(names) else []
+        return parse(folder, names or ())
 
-    def _owns(self, entry: QueueEntry, owner: str) -> bool:
+    def _owns(self, entry: queue.QueueEntry, owner: str) -> bool:
         return entry.node.rpartition("/")[2].startswith(guid(owner))
 
-    def _adopt(self, contender: Contender, mine: QueueEntry) -> LocalLease | None:
-        content = write_data(contender.owner, contender.ttl)
-        (figures,) = self._session.ask(request("set", mine.node, content))
-        if not is_answer(figures):
-            return None
-        return LocalLease(mine.node, figures.czxid, 0.0, figures.ephemeralOwner)
-
-    def _watch(self, contender: Contender, blockers: Line, line: Line) -> bool:
-        if self.kind == "semaphore":
-            return True
+    def _watch(self, contender: queue.Contender, blockers: queue.Line, line: queue.Line) -> bool:
         # Unlike `exists`, `get` leaves no watch on what isn't there.
         answers = self._session.ask(*(request("get", each.node, watch=contender) for each in blockers))
-        return all(map(is_answer, answers))
+        return None not in answers
 
     # holding
 
-    def _extended(self, owner: str, hold: LocalLease, ttl: float) -> bool:
-        (answer,) = self._session.ask_patiently(request("set", hold.node, write_data(owner, ttl)))
-        return is_answer(answer)
+    def _extended(self, owner: str, hold: queue.QueueEntry, ttl: float) -> bool:
+        (figures,) = self._session.ask_patiently(request("set", hold.node, write_data(owner, ttl)))
+        if figures is not None:
+            hold.token, hold.lease = figures.czxid, figures.ephemeralOwner
+        return figures is not None
 
-    def _withdraw(self, node: str, lease: int) -> bool:
-        """See `QueueBackend`; what went with its session isn't asked for, and fails without a connection."""
-        return (not lease or self._session.may_live(lease)) and self._delete(node)
-
-    def _delete(self, node: str) -> bool:
-        """Delete a node, and its folder if it is empty; False when it wasn't there."""
-        tries, session = 0, self._session.number
-
-        def step() -> bool:
-            nonlocal tries
-            tries += 1
-            gone, _ = self._session.ask(request("delete", node), request("delete", node.rpartition("/")[0]))
-            # A first try whose reply was lost may have done it, unless the node ended with its session.
-            return is_answer(gone) or (tries > 1 and self._session.number == session)
-
-        return self._session.patiently(step)
+    def _withdraw(self, entry: queue.QueueEntry) -> bool:
+        """See `QueueBackend`: delete a node, and its folder if it is empty. What went with its session isn't
+        asked for; without a connection this fails.
+        """
+        session = self._session.number
+        if entry.lease not in (0, session):
+            return False
+        requests = request("delete", entry.node), request("delete", entry.node.rpartition("/")[0])
+        try:
+            gone, _ = self._session.ask(*requests)
+            return bool(gone)
+        except Dropped:  # this try may have done it, unless the node ended with its session
+            gone, _ = self._session.ask_patiently(*requests)
+            return bool(gone) or self._session.number == session
 
     def hold_ends(self, key: str, owner: str) -> float:
         """See the base class: with the session, as long as it may be believed in."""
         hold = self._holds.get(key, owner)
-        return 0.0 if hold is None else self._session.believed_until(hold.session)
+        return 0.0 if hold is None else self._session.believed_until(hold.lease)
 
     def in_touch(self) -> bool:
         return self._session.connected()
 
     # listing
 
-    def _described(self, entries: Line) -> list[QueueEntry | None]:
+    def _described(self, entries: queue.Line) -> list[queue.QueueEntry | None]:
         answers = self._session.ask_patiently(*(request("get", entry.node) for entry in entries))
         return [
-            _with_data(entry, *answer) if is_answer(answer) else None
+            None if answer is None else described(entry, *answer)
             for entry, answer in zip(entries, answers, strict=True)
         ]
 
-    def _remaining(self, entry: QueueEntry) -> float | None:
+    def _remaining(self, entry: queue.QueueEntry) -> float | None:
         """See `QueueBackend`: a hint, by the servers' clock and this one; the holder ends its lease."""
         if entry.ttl is None:
             return None
         return min(entry.ttl, max(0.0, entry.renewed + entry.ttl - time.time()))  # noqa: TID251 shown
 
-    def _lines(self, prefix: str) -> list[tuple[str, list[QueueEntry]]]:
-        _, names = self._session.ask_patiently(
-            request("sync", self._root), request("get_children", self._root)
-        )
-        locks = [name for name in names if name != HEARTBEATS] if is_answer(names) else []
-        folders = [f"{self._root}/{name}" for name in locks if key_of(name).startswith(prefix)]
-        answers = self._session.ask_patiently(*(request("get_children", folder) for folder in folders))
-        return [
-            (key_of(folder.removeprefix(f"{self._root}/")), parse(folder, answer))
-            for folder, answer in zip(folders, answers, strict=True)
-            if is_answer(answer)
-        ]
+    def _lines(self, prefix: str) -> list[tuple[str, queue.Line]]:
+        """See `QueueBackend`; in the folder of heartbeats is no contender."""
+        root = self._root
+        _, names = self._session.ask_patiently(request("sync", root), request("get_children", root))
+        locks = [name for name in names or () if queue.key_of(name).startswith(prefix)]
+        answers = self._session.ask_patiently(*(request("get_children", f"{root}/{name}") for name in locks))
+        found = zip(locks, answers, strict=True)
+        return [(queue.key_of(name), parse(f"{root}/{name}", answer or ())) for name, answer in found]
 
     # heartbeats: <root>/%presence/<KEY_PREFIX><client id>, an ephemeral node: while it is there, the session
     # lives, so that a sign of life takes no request of its own
 
     def _heartbeat_node(self, client: str) -> str:
-        return f"{self._root}/{HEARTBEATS}/{encode(self.key(client))}"
+        return f"{self._root}/{queue.HEARTBEATS}/{encode(self.key(client))}"
 
     def publish_heartbeats(self, records: Mapping[str, str | None], *, forget: Collection[str] = ()) -> None:
         for client, text in records.items():
@@ -187,13 +176,13 @@ class ZooKeeperBackend(SessionBound, QueueBackend):
             if self._published.pop(client, (0, ""))[0] == self._session.number != 0:
                 self._session.ask(request("delete", self._heartbeat_node(client)))
 
-    def _heartbeats_of(self, wanted: Callable[[str], bool]) -> dict[str, Heartbeat]:
-        folder = f"{self._root}/{HEARTBEATS}"
+    def heartbeats(self, clients: Collection[str] | None = None) -> dict[str, Heartbeat]:
+        folder = f"{self._root}/{queue.HEARTBEATS}"
         (names,) = self._session.ask_patiently(request("get_children", folder))
-        clients = self._clients(names if is_answer(names) else (), wanted)
-        answers = self._session.ask_patiently(*(request("get", f"{folder}/{name}") for name in clients))
-        found = zip(clients.values(), answers, strict=True)
-        return {client: Heartbeat(each[0].decode(), None) for client, each in found if is_answer(each)}
+        wanted = self._clients(names or (), clients)
+        answers = self._session.ask_patiently(*(request("get", f"{folder}/{name}") for name in wanted))
+        found = zip(wanted.values(), answers, strict=True)
+        return {client: Heartbeat(each[0].decode(), None) for client, each in found if each is not None}
 
     # housekeeping
 
@@ -202,21 +191,14 @@ class ZooKeeperBackend(SessionBound, QueueBackend):
         if not self.settings.options.get("use_ssl"):
             return super().check(live=live)
         if live:
-            self._line("is-anyone-there")
+            self._read("is-anyone-there")
         return []
 
-    def _statuses(self) -> tuple[Mapping[str, Status | None], bool]:
-        answers = {
-            host: four_letters(host, b"srvr", self._session.timeout)
-            for host in self._session.hosts.split(",")
-        }
-        statuses = {
-            host: Status(_field(answer, "Zookeeper version"), "not currently serving" not in answer)
-            if answer
-            else None
-            for host, answer in answers.items()
-        }
-        return statuses, any(_field(answer, "Mode") == "standalone" for answer in answers.values())
+    def _status(self, address: str) -> queue.Status | None:
+        if not (answer := four_letters(address, b"srvr", self._session.timeout)):
+            return None
+        serves = "not currently serving" not in answer
+        return queue.Status(queue.version_of(answer), serves, "Mode: standalone" in answer)
 
     def close(self) -> None:
         """End the session, at once or with its last hold: what it holds would end with it."""
@@ -227,13 +209,6 @@ class ZooKeeperBackend(SessionBound, QueueBackend):
     def _rest(self) -> None:
         if self._session.is_closing and not len(self._holds):
             self._session.stop()
-
-
-def _with_data(entry: QueueEntry, content: bytes, figures: Any) -> QueueEntry:
-    """Return an entry with what its node's data and figures say."""
-    owner, ttl = read_data(entry.node, content)
-    since, renewed = figures.ctime / 1000, figures.mtime / 1000
-    return replace(entry, owner=owner, ttl=ttl, token=figures.czxid, since=since, renewed=renewed)
 
 
 def four_letters(host: str, word: bytes, timeout: float) -> str:
@@ -247,6 +222,43 @@ def four_letters(host: str, word: bytes, timeout: float) -> str:
         return ""
 
 
-def _field(answer: str, name: str) -> str:
-    lines = (line.partition(":") for line in answer.splitlines())
-    return next((value.strip() for key, _, value in lines if key == name), "")
+def encode(key: str) -> str:
+    """Return the name of a key's folder: readable where ZooKeeper allows it, percent-encoded elsewhere.
+
+    Example:
+        >>> encode("order:42/订单")
+        'order:42%2F订单'
+    """
+    text = FORBIDDEN.sub(lambda match: quote(match[0], safe=""), key)
+    return text.replace(".", "%2E") if text in (".", "..", "zookeeper") else text
+
+
+def guid(owner: str) -> str:
+    """Return what begins the node of an owner, Curator's protection prefix."""
+    return f"_c_{uuid.uuid5(uuid.NAMESPACE_OID, owner)}-"
+
+
+def parse(folder: str, children: Iterable[str]) -> list[queue.QueueEntry]:
+    """Return the contenders of a folder in the order of their numbers; other children are passed over."""
+    line = [
+        queue.QueueEntry(
+            f"{folder}/{child}", int(match["order"]), KINDS[match["tag"]], int(match["permits"] or 0), child
+        )
+        for child in children
+        if (match := NODE.fullmatch(child)) is not None
+    ]
+    return sorted(line, key=lambda contender: contender.order)
+
+
+def write_data(owner: str, ttl: float) -> bytes:
+    """Return the data of a node."""
+    return json.dumps({"owner": owner, "ttl": ttl}, separators=(",", ":")).encode()
+
+
+def described(entry: queue.QueueEntry, data: bytes, figures: Any) -> queue.QueueEntry:
+    """Return an entry with what its node says; another client's is its own owner, without a ttl."""
+    entry.token, entry.since, entry.renewed = figures.czxid, figures.ctime / 1000, figures.mtime / 1000
+    with suppress(ValueError, TypeError, KeyError):
+        fields = json.loads(data)
+        entry.owner, entry.ttl = str(fields["owner"]), float(fields["ttl"])
+    return entry

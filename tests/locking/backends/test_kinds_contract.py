@@ -32,7 +32,7 @@ CORE = (
     BodyContract,
 )  # and its parts about several names: these kinds have one
 KINDS: dict[str, Callable[..., Lock]] = {"write": get_write_lock, "fair": get_fair_lock}
-# etcd's line is ZooKeeper's (`locking.backends.queue.backend`), and PostgreSQL's write lock its ordinary one;
+# etcd's line is ZooKeeper's (`locking.backends.queue`), and PostgreSQL's write lock its ordinary one;
 # test_kinds.py asks them too.
 KNOWN = ("etcd", "database-advisory")
 GRID = [(kind, row) for kind in KINDS for row in with_kind(kind) if row not in KNOWN]

@@ -8,16 +8,15 @@ import pytest
 import requests
 from django.db import OperationalError
 from django.test.utils import override_settings
-from kazoo.exceptions import NoNodeError
 from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 
 from locking.backends.etcd import EtcdBackend
-from locking.backends.etcd.client import NOT_FOUND, Client, Refused
-from locking.backends.lease_expirer import LeaseExpirer, LocalLease
+from locking.backends.etcd.client import NOT_FOUND, EtcdClient, Refused
+from locking.backends.queue import QueueEntry
 from locking.backends.zookeeper.backend import ZooKeeperBackend
-from locking.backends.zookeeper.session import Dropped, Session
+from locking.backends.zookeeper.session import Dropped, ZooKeeperSession
 from locking.conf import read_alias
 from locking.core.handler import locks
 from locking.testing.contract.base import until
@@ -53,7 +52,7 @@ def not_found():
 def members(monkeypatch):
     """Leases on two members, and what each says in turn."""
     said: list[Exception] = []
-    leases = Client("a", MEMBERS, 3.0, {})
+    leases = EtcdClient(read_alias("a", {"LOCATION": MEMBERS}))
 
     def post(url, path, body):
         raise said.pop(0)
@@ -131,7 +130,7 @@ class Counted:
 def extended_twice(mutex, monkeypatch):
     """Extend one hold from two threads, the second beginning while the first puts another lease there."""
     backend, cluster = EtcdBackend(read_alias("a", {"LOCATION": MEMBERS})), Cluster()
-    hold = LocalLease("n", 1, now() + 10, session=1, length=10)
+    hold = QueueEntry("n", 1, token=1, deadline=now() + 10, lease=1, length=10)
     monkeypatch.setattr(hold, "mutex", turns := Counted(mutex))
     backend._holds.add("k", "o", hold)
     is_asked, rewritten = threading.Event(), threading.Event()
@@ -144,16 +143,16 @@ def extended_twice(mutex, monkeypatch):
             PATIENCE,
         )
 
-    def rewrite(hold, owner, ttl, lease):
+    def write(hold, owner, ttl, lease):
         if lease == 1:
             assert rewritten.wait(PATIENCE)
         cluster.bound_to = lease
         rewritten.set()
-        return True
+        return {"succeeded": True}
 
     monkeypatch.setattr(cluster, "grant", grant)
     monkeypatch.setattr(backend, "_client", cluster)
-    monkeypatch.setattr(backend, "_rewritten", rewrite)
+    monkeypatch.setattr(backend, "_write", write)
     with ThreadPoolExecutor(2) as pool:
         longer = pool.submit(backend.extend, "k", "o", 60.0)
         assert is_asked.wait(PATIENCE)
@@ -176,24 +175,25 @@ def test_without_turns_the_key_of_an_etcd_hold_is_deleted(monkeypatch):
     assert cluster.bound_to not in cluster.alive
 
 
-def test_of_overlapping_extensions_a_hold_keeps_the_longest():
-    """The hold outlives the lease, whichever answer comes last; only `exactly` shortens it."""
-    holds: LeaseExpirer = LeaseExpirer(lambda key, hold: None)
-    hold = LocalLease("n", 1, now() + 60)
-    holds.add("k", "o", hold)
+def test_of_overlapping_extensions_a_hold_keeps_the_longest(monkeypatch):
+    """The hold outlives the lease, whichever answer comes last; only `shorten` shortens it."""
+    backend = EtcdBackend(read_alias("a", {"LOCATION": MEMBERS}))
+    hold = QueueEntry("n", 1, token=1, deadline=now() + 60)
+    backend._holds.add("k", "o", hold)
     asked: list[float] = []
 
-    def ask(_, seconds):
+    def extended(owner, hold, seconds):
         asked.append(round(seconds))
         return True
 
+    monkeypatch.setattr(backend, "_extended", extended)
     for ttl in (100.0, 30.0):
-        assert holds.extend("k", "o", ttl, ask, exactly=False)
+        assert backend.extend("k", "o", ttl)
         assert hold.deadline > now() + 90
-    assert holds.extend("k", "o", 30.0, ask, exactly=True)
+    assert backend.shorten("k", "o", 30.0)
     assert hold.deadline < now() + 31
     assert asked == [100, 100, 30]
-    holds.reset()
+    backend._holds.reset()
 
 
 # ZooKeeper: the connection is lost under a deletion
@@ -203,7 +203,7 @@ def test_of_overlapping_extensions_a_hold_keeps_the_longest():
 def test_a_deletion_that_is_repeated(monkeypatch, later, released):
     """A node that is gone at the second try was deleted by the first, unless its session ended between."""
     backend = ZooKeeperBackend(read_alias("a", {"LOCATION": "localhost:1"}))
-    answers = [Dropped("lost"), [NoNodeError(), NoNodeError()]]
+    answers = [Dropped("lost"), [None, None]]
 
     def ask(*_):
         answer = answers.pop(0)
@@ -212,8 +212,8 @@ def test_a_deletion_that_is_repeated(monkeypatch, later, released):
         return answer
 
     monkeypatch.setattr(backend._session, "ask", ask)
-    monkeypatch.setattr(Session, "number", property(lambda _: 1 if len(answers) == 2 else later))
-    assert backend._delete("/n") is released
+    monkeypatch.setattr(ZooKeeperSession, "number", property(lambda _: 1 if len(answers) == 2 else later))
+    assert backend._withdraw(QueueEntry("/n", 1)) is released
 
 
 # advisory locks: the connection breaks under the release

@@ -746,7 +746,7 @@ def test_a_waiter_that_holds_nothing_asks_no_other(engine, start, quick_looks):
 class Asked:
     """Notes what this process asks an engine for its waiters."""
 
-    VERBS = ("publish_heartbeats", "heartbeats", "processes", "holder", "held", "find_held")
+    VERBS = ("publish_heartbeats", "heartbeats", "holder", "held", "find_held")
 
     def __init__(self, monkeypatch, engine, waiter):
         self.requests = []

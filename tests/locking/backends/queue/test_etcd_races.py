@@ -10,10 +10,10 @@ import pytest
 from django.test.utils import override_settings
 
 from locking.backends.base import Busy, Grant
-from locking.backends.etcd import watches
-from locking.backends.etcd.client import NOT_FOUND, Client, Refused
-from locking.backends.etcd.watches import WatchManager
-from locking.backends.lease_expirer import LocalLease
+from locking.backends.etcd import client as module
+from locking.backends.etcd.client import NOT_FOUND, EtcdClient, Refused, WatchManager
+from locking.backends.queue import QueueEntry
+from locking.conf import read_alias
 from locking.core.handler import locks
 from locking.testing.contract.base import begin, until
 from locking.utils.clock import now
@@ -81,7 +81,7 @@ def server(monkeypatch):
     with override_settings(LOCKING={"default": entry}):
         made.backend = locks["default"]
     monkeypatch.setattr(made.backend._client, "ask", made.ask)
-    made.hold = LocalLease(NODE, 1, now() + 10, session=7, length=10)
+    made.hold = QueueEntry(NODE, 1, token=1, deadline=now() + 10, lease=7, length=10)
     made.backend._holds.add("key", "owner", made.hold)
     yield made
     made.backend._holds.discard("key", "owner", made.hold)  # or its release is retried without end
@@ -127,8 +127,8 @@ def register(manager, woken, name, revision):
 @pytest.fixture
 def unheard(monkeypatch):
     """Watches whose stream says nothing."""
-    monkeypatch.setattr(watches, "start_thread", lambda name, run: True)
-    return WatchManager(None, "locks/")  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "start_thread", lambda name, run: True)
+    return WatchManager(None)  # type: ignore[arg-type]
 
 
 def test_a_watch_that_began_after_a_waiter_read_the_queue_wakes_it(unheard):
@@ -155,10 +155,11 @@ BEGUN = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (
 def test_a_watch_that_says_nothing_wakes_its_waiters_after_a_while(monkeypatch, caplog, answer):
     """A member that hangs, or is cut off from the others, keeps its stream open: they ask elsewhere."""
     caplog.set_level("INFO", "locking")
-    monkeypatch.setattr(watches, "QUIET", 0.1, raising=False)
+    monkeypatch.setattr(module, "QUIET", 0.1, raising=False)
     with socket.create_server(("127.0.0.1", 0)) as door:
-        client = Client("a", [f"http://127.0.0.1:{door.getsockname()[1]}"], PATIENCE, {})
-        manager, woken = WatchManager(client, "locks/"), threading.Event()
+        location = f"http://127.0.0.1:{door.getsockname()[1]}"
+        client = EtcdClient(read_alias("a", {"LOCATION": location, "OPTIONS": {"timeout": PATIENCE}}))
+        manager, woken = WatchManager(client), threading.Event()
         contender: Any = Waiter(woken.set)
         manager.register(contender, frozenset({NODE}), 1)
         with door.accept()[0] as member:
@@ -252,7 +253,7 @@ def test_the_process_that_was_first_ends_its_own_lease_only(two_processes):
     """Where the time in the queue runs out, the task that runs by then keeps the lock."""
     queued, running, server = two_processes
     acquire_twice(queued, running)
-    queued._end("key", queued._holds.get("key", "owner"))
+    queued._withdraw(queued._holds.get("key", "owner"))
     assert server.under_the_key() == [60]
     assert running.release("key", "owner")
     assert server.under_the_key() == []
@@ -289,10 +290,8 @@ def test_a_waiter_renews_its_lease_before_its_last_look_at_the_queue(two_process
 def test_a_lease_that_two_processes_share_is_found_out(two_processes, monkeypatch):
     """The mutant takes the key as it is: its lease is too short, and the first process ends it."""
     queued, running, server = two_processes
-    monkeypatch.setattr(
-        running, "_adopt", lambda contender, mine: LocalLease(mine.node, mine.order, 0.0, mine.lease)
-    )
+    monkeypatch.setattr(running, "_extended", lambda owner, hold, ttl: True)
     acquire_twice(queued, running)
     assert server.under_the_key() == [5]
-    queued._end("key", queued._holds.get("key", "owner"))
+    queued._withdraw(queued._holds.get("key", "owner"))
     assert server.under_the_key() == []

@@ -9,25 +9,31 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from hypothesis import given
 from hypothesis import strategies as st
-from kazoo.exceptions import AuthFailedError, NoNodeError
+from kazoo.exceptions import AuthFailedError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.retry import ForceRetryError
 
 from locking.backends.etcd.backend import EtcdBackend
-from locking.backends.etcd.options import read_location as etcd_location_of
-from locking.backends.lease_expirer import LocalLease
-from locking.backends.queue.backend import QueueEntry, admits, blockers_of, holders_of, key_of
+from locking.backends.etcd.client import read_urls
+from locking.backends.queue import QueueEntry, blockers_of, holders_of, key_of
 from locking.backends.zookeeper import session as module
-from locking.backends.zookeeper.backend import ZooKeeperBackend
-from locking.backends.zookeeper.nodes import encode, guid, node_name, parse, read_data, write_data
-from locking.backends.zookeeper.options import read_location
-from locking.backends.zookeeper.session import Session
+from locking.backends.zookeeper.backend import (
+    TAGS,
+    ZooKeeperBackend,
+    described,
+    encode,
+    guid,
+    parse,
+    write_data,
+)
+from locking.backends.zookeeper.session import ZooKeeperSession, read_location
 from locking.conf import read_alias
 from locking.exceptions import BackendUnavailable
 from locking.keys.names import check_name
@@ -67,11 +73,23 @@ def test_a_writer_is_alone(kinds):
 
 @given(st.integers(1, 5), st.integers(0, 9))
 def test_a_semaphore_has_as_many_holders_as_permits(permits, number):
-    """The first in the queue have the permits; each of the others watches all before it."""
+    """The first in the queue have the permits; each of the others watches as many before it."""
     line = line_of(*["semaphore"] * number, permits=permits)
+    late = QueueEntry("late", number, "semaphore", permits)
     assert list(holders_of(line)) == line[:permits]
     assert [bool(blockers_of(line, each)) for each in line] == [i >= permits for i in range(number)]
-    assert admits(line, "semaphore", permits) == (number < permits)
+    assert bool(blockers_of(line, late)) == (number >= permits)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=7), st.data())
+def test_a_semaphores_waiter_is_woken_before_it_has_a_permit(permits, data):
+    """It watches one that must leave before, in any order of leaving and with any number of permits."""
+    line = [QueueEntry(f"n{i}", i, "semaphore", number) for i, number in enumerate(permits)]
+    waiter, left = line[-1], list(line)
+    watched = set(blockers_of(line, waiter))
+    while watched and watched <= set(left):
+        assert waiter not in holders_of(left)
+        left.remove(data.draw(st.sampled_from(left[:-1])))
 
 
 @given(st.text(min_size=1, max_size=50))
@@ -103,7 +121,8 @@ def test_nodes_of_curator_and_kazoo_are_read():
 @pytest.mark.parametrize("kind", ["lock", "read", "write", "semaphore"])
 def test_an_owners_node_is_found_again(kind):
     """The node's name begins with what is made of the owner, so a lost reply costs nothing."""
-    (found,) = parse("/f", [f"{node_name('a:1', kind, 3)}0000000001"])
+    permits = "3-" * (kind == "semaphore")
+    (found,) = parse("/f", [f"{guid('a:1')}{permits}{TAGS[kind]}0000000001"])
     assert found.kind == kind
     assert found.node.startswith(f"/f/{guid('a:1')}")
     assert not found.node.startswith(f"/f/{guid('a:2')}")
@@ -111,9 +130,17 @@ def test_an_owners_node_is_found_again(kind):
 
 def test_data_that_is_not_ours_is_no_error():
     """Another client's node is its own owner, and its lease has no length."""
-    assert read_data("/f/n", write_data("a:1", 2.5)) == ("a:1", 2.5)
+    figures = Mock(ctime=1000, mtime=2000, czxid=7)
+
+    def read(data: bytes) -> QueueEntry:
+        (entry,) = parse("/f", ["_c_9-lock-0000000001"])
+        return described(entry, data, figures)
+
+    ours = read(write_data("a:1", 2.5))
+    assert (ours.owner, ours.ttl, ours.token, ours.since, ours.renewed) == ("a:1", 2.5, 7, 1.0, 2.0)
     for data in (b"", b"192.168.0.1", b"[1]", b"{}", b'"text"', b"\xff"):
-        assert read_data("/f/_c_9-lock-0000000001", data) == ("_c_9-lock-0000000001", None)
+        other = read(data)
+        assert (other.owner, other.ttl, other.token) == ("_c_9-lock-0000000001", None, 7)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +167,7 @@ def test_a_location_without_a_server_is_refused(read, location):
 def test_a_location_of_etcd_needs_urls(location):
     """Missing or without a scheme: refused before any request."""
     with pytest.raises(ImproperlyConfigured, match="http://"):
-        etcd_location_of(read_alias("a", {"LOCATION": location}))
+        read_urls(read_alias("a", {"LOCATION": location}))
 
 
 @contextmanager
@@ -167,10 +194,16 @@ def agreeing_to(seconds: float) -> Iterator[str]:
             thread.join(PATIENCE)
 
 
+def session_at(address: str, session_timeout: float, timeout: float, **options: Any) -> Any:
+    """A session that hasn't begun."""
+    options = {"session_timeout": session_timeout, "timeout": timeout, **options}
+    return ZooKeeperSession(read_alias("a", {"LOCATION": address, "OPTIONS": options}))
+
+
 @contextmanager
-def started(address: str, session_timeout: float, **options: Any) -> Iterator[Session]:
+def started(address: str, session_timeout: float, **options: Any) -> Iterator[ZooKeeperSession]:
     """A session that is stopped after use."""
-    session = Session("a", address, session_timeout, PATIENCE, options)
+    session = session_at(address, session_timeout, PATIENCE, **options)
     try:
         yield session
     finally:
@@ -193,13 +226,13 @@ def test_a_session_is_believed_in_for_the_timeout_that_the_servers_agreed_to(wan
 
 def test_a_session_believed_in_for_the_timeout_that_was_asked_for_is_found_out(monkeypatch):
     """A mutant: as kazoo asks by itself, a session that ends after 40 s is believed in for 80."""
-    monkeypatch.setattr(module.Client, "_invoke", lambda client, *request: client._ask(*request))
+    monkeypatch.setattr(module.ZooKeeperClient, "_invoke", lambda client, *request: client._ask(*request))
     assert believed_after_an_answer(120.0, 40.0) > 40.0
 
 
 def test_a_session_that_a_server_agrees_to_for_less_is_believed_in_for_less():
     """A hold ends sooner on a server with a lower limit, and no later by what another session has."""
-    session: Any = Session("a", "localhost:1", 6.0, 1.0, {})
+    session = session_at("localhost:1", 6.0, 1.0)
     session._client = Client(1)
     session.confirm(1, 100.0)
     session._client._session_timeout = 3000
@@ -226,7 +259,7 @@ class Client:
 
 def test_an_answer_in_a_later_session_proves_nothing_for_the_earlier():
     """A question that waited for a connection, and was answered in a new session, keeps no old hold alive."""
-    session: Any = Session("a", "localhost:1", 6.0, 1.0, {})
+    session = session_at("localhost:1", 6.0, 1.0)
     session._client = Client(1)
     session.confirm(1, 100.0)
     assert session.believed_until(1) == 104.0
@@ -240,10 +273,11 @@ def test_an_answer_in_a_later_session_proves_nothing_for_the_earlier():
 def test_a_hold_that_zookeeper_does_not_answer_for_stays_watched(monkeypatch):
     """A renewal without an answer is unknown, and leaves the hold's deadline and its place in the list."""
     backend = ZooKeeperBackend(read_alias("a", {"LOCATION": "localhost:1"}))
-    holds = {owner: LocalLease(f"/n{owner}", 1, now() + 60) for owner in ("gone", "kept", "mute")}
+    holds = {each: QueueEntry(f"/n{each}", 1, deadline=now() + 60) for each in ("gone", "kept", "mute")}
     for owner, hold in holds.items():
         backend._holds.add("k", owner, hold)
-    outcomes = iter([NoNodeError(), 1, BackendUnavailable("no answer")])
+    figures = Mock(czxid=1, ephemeralOwner=7)
+    outcomes = iter([None, figures, BackendUnavailable("no answer")])
 
     def ask(*_):
         outcome = next(outcomes)
@@ -276,24 +310,24 @@ def test_a_hold_that_ends_without_a_connection_is_ended_when_there_is_one_again(
     monkeypatch.setattr(backend._session, "ask", ask)
     client.connected = False
     with pytest.raises(BackendUnavailable):  # so that the expirer calls again
-        backend._end("k", LocalLease("/k/n", 1, now(), session=7))
+        backend._withdraw(QueueEntry("/k/n", 1, token=1, deadline=now(), lease=7))
     client.connected = True
-    backend._end("k", LocalLease("/k/n", 1, now(), session=7))
+    backend._withdraw(QueueEntry("/k/n", 1, token=1, deadline=now(), lease=7))
     assert reported == [2], "the node, and its folder"
 
 
 def test_a_hold_whose_session_is_over_asks_for_nothing_at_its_end(monkeypatch):
     """Its node went with the session, and a client that was stopped must not start for it."""
     backend: Any = ZooKeeperBackend(read_alias("a", {"LOCATION": "localhost:1"}))
-    monkeypatch.setattr(backend, "_delete", lambda node: pytest.fail("asked"))
+    monkeypatch.setattr(backend._session, "ask", lambda *requests: pytest.fail("asked"))
     for client in (None, Client(8)):
         backend._session._client = client
-        backend._end("k", LocalLease("/k/n", 1, now(), session=7))
+        assert not backend._withdraw(QueueEntry("/k/n", 1, token=1, deadline=now(), lease=7))
 
 
 def pauses_of(options: dict[str, Any]) -> list[float]:
     """Return the seconds between the first 20 rounds over all servers in which a client finds none."""
-    client = module.Client(**Session("a", "localhost:1", 10.0, 1.0, options)._arguments)
+    client = module.ZooKeeperClient(**session_at("localhost:1", 10.0, 1.0, **options)._arguments)
     retry, pauses = client._connection.retry_sleeper.copy(), list[float]()
     retry.interrupt, retry.sleep_func = None, pauses.append
 
@@ -354,7 +388,9 @@ def test_a_client_that_has_given_up_is_replaced(monkeypatch):
             raise AuthFailedError("Connection dropped in SASL")
 
     monkeypatch.setattr(ConnectionHandler, "_authenticate_with_sasl", log_in)
-    with agreeing_to(10.0) as address, started(address, 10.0, sasl_options={}) as session:
+    monkeypatch.setattr(module, "find_spec", lambda name: name)
+    sasl = {"mechanism": "DIGEST-MD5"}
+    with agreeing_to(10.0) as address, started(address, 10.0, sasl_options=sasl) as session:
         given_up = session._current()
         until(lambda: given_up.has_given_up, PATIENCE)
         assert session.client() is not given_up

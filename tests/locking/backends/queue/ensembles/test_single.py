@@ -263,7 +263,7 @@ def etcdctl_lock(settings, name):
 @needs_etcd
 def test_a_watch_that_breaks_wakes_its_waiters(on_etcd, monkeypatch):
     """A waiter whose stream ended asks again, and starts a new watch."""
-    monkeypatch.setattr("locking.backends.etcd.watches.QUIET", 0.2)
+    monkeypatch.setattr("locking.backends.etcd.client.QUIET", 0.2)
     backend: Any = locks["default"]
     with counted_waiters(backend) as waiters:
         with get_lock("a", ttl=60):

@@ -3,48 +3,46 @@
 Each contender creates a numbered entry, the lowest has the lock, and each waiter is woken by the end of the
 one before it, so that a release wakes one. Source: P. Hunt et al., "ZooKeeper: Wait-free coordination for
 Internet-scale systems", USENIX ATC 2010, section 2.4 (simple locks without herd effect, read/write locks).
+
+ZooKeeper binds a hold to a session and etcd counts whole seconds; the ttl that was asked for is kept here, by
+the holder's process: a thread ends each hold at its deadline. If the process is killed or frozen, the engine
+ends the hold by its own means.
 """
 
 from __future__ import annotations
 
+import logging
+import math
+import re
 import sys
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple
 from urllib.parse import unquote
 
 from django.core.checks import CheckMessage, Error, Warning
+from django.core.exceptions import ImproperlyConfigured
 
-from locking.backends.base import (
-    AsyncWaiter,
-    BaseLockBackend,
-    Busy,
-    Grant,
-    Heartbeat,
-    Held,
-    Holder,
-    Outcome,
-    Waiter,
-)
+from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Held, Holder, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease, Heartbeats, Kinds, Listing
-from locking.backends.lease_expirer import LeaseExpirer, LocalLease
 from locking.backends.waiters import WaitingSteps, WokenTask, WokenThread
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable, LockError
+from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
+from locking.utils.logs import log_rarely
 
-OUTAGE_PAUSE: Final = 0.25
-"""Seconds until a waiter asks again while the servers have no leader."""
+logger = logging.getLogger(__name__)
 
+OUTAGE_PAUSE: Final = 0.25  # seconds until a waiter asks again while the servers have no leader
+RETRY_PAUSE: Final = 0.5  # seconds until an end is tried again that the engine didn't hear
+
+# What a lock's folder is called behind its name, and that of heartbeats: no name has a bare percent sign.
 SUFFIXES: Final = {"lock": "", "read": "%rw", "write": "%rw", "semaphore": "%semaphore"}
-"""What the folder of a lock is called behind its name."""
-
 HEARTBEATS: Final = "%presence"
-"""The folder of the processes' heartbeats; no lock's is called that, for names have no bare percent sign."""
 
 
 def key_of(folder: str) -> str:
@@ -57,20 +55,32 @@ def key_of(folder: str) -> str:
     return unquote(folder.removesuffix("%rw").removesuffix("%semaphore"))
 
 
-@dataclass(frozen=True, slots=True)
+def read_servers(settings: AliasSettings, example: str) -> list[str]:
+    """Return the servers of `LOCATION`, a list or a text with commas; ImproperlyConfigured: there is none."""
+    location = settings.location or ()
+    texts = [location] if isinstance(location, str) else location
+    servers = [server.strip() for text in texts for server in text.split(",") if server.strip()]
+    if not servers:
+        raise ImproperlyConfigured(f"LOCKING[{settings.alias!r}] needs LOCATION, such as {example}")
+    return servers
+
+
+@dataclass(slots=True, eq=False)
 class QueueEntry:
-    """A contender that has a lock or waits for it; ZooKeeper tells the last five only when it is asked.
+    """A contender that has a lock or waits for it.
 
     Attributes:
         node: where it is on the engine.
         order: its number in the queue; the lowest came first.
-        kind: lock, read, write or semaphore.
         permits: of a semaphore, as many as this one asked for.
-        owner: another client's entry is its own owner.
+        owner: another client's entry is its own owner; ZooKeeper tells the next five only when it is asked.
         ttl: seconds that its lease lasts from a renewal; None for another client's.
         token: the fencing token; the lower one is older.
-        lease: etcd's lease that it is bound to.
+        lease: etcd's lease that it is bound to; on ZooKeeper the session, of a hold of this process.
         since, renewed: Unix time of its creation and of its last renewal, by the server's clock.
+        deadline: `clock.now()` at which a hold of this process ends.
+        length: seconds that the lease on etcd lasts without renewal, where this process has granted it.
+        mutex: the requests about a hold are sent one after the other.
     """
 
     node: str
@@ -83,10 +93,12 @@ class QueueEntry:
     lease: int = 0
     since: float | None = None
     renewed: float = 0.0
+    deadline: float = 0.0
+    length: int = 0
+    mutex: threading.Lock = field(default_factory=threading.Lock, init=False)
 
 
-Line = Sequence[QueueEntry]
-"""All who hold a lock or wait for it, sorted by number."""
+Line = Sequence[QueueEntry]  # all who hold a lock or wait for it, sorted by number
 
 
 def holders_of(line: Line) -> Line:
@@ -99,40 +111,118 @@ def holders_of(line: Line) -> Line:
         >>> [contender.node for contender in holders_of(line)]
         ['a', 'b']
     """
-    if not line:
-        return ()
-    first = line[0]
-    if first.kind == "semaphore":
-        return line[: first.permits]
-    if first.kind != "read":
-        return line[:1]
-    writer = next((i for i, contender in enumerate(line) if contender.kind != "read"), len(line))
-    return line[:writer]
+    if line and line[0].kind == "semaphore":
+        return line[: line[0].permits]
+    if line and line[0].kind == "read":
+        writer = next((i for i, contender in enumerate(line) if contender.kind != "read"), len(line))
+        return line[:writer]
+    return line[:1]
 
 
 def blockers_of(line: Line, mine: QueueEntry) -> Line:
-    """Return those whose end `mine` must watch: none if it has the lock, for a semaphore all before it.
+    """Return those whose end `mine` must watch: none if it has the lock.
 
-    A permit may come back from any holder, so a semaphore's waiters are all woken by each of them.
+    For a semaphore the last ones before it, as many as have permits: while they are there, none is free.
     """
     ahead = [contender for contender in line if contender.order < mine.order]
     if mine.kind == "read":
         return [contender for contender in ahead if contender.kind != "read"][-1:]
     if mine.kind == "semaphore":
-        return ahead if ahead and len(ahead) >= ahead[0].permits else ()
+        most = max((contender.permits for contender in ahead), default=0)
+        return ahead[-most:] if ahead and len(ahead) >= ahead[0].permits else ()
     return ahead[-1:]
 
 
+# --- expiry -----------------------------------------------------------------------------------------------
+
+
+class LeaseExpirer:
+    """The holds of one backend; its thread starts with the first.
+
+    Args:
+        end: ends a hold on the engine; when it raises, it is called again.
+        beat: called while there are holds; returns the seconds until its next call.
+        rest: called when the last hold has gone.
+    """
+
+    def __init__(
+        self,
+        end: Callable[[QueueEntry], object],
+        beat: Callable[[], float] = lambda: math.inf,
+        rest: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._end, self._beat, self._rest = end, beat, rest
+        self.wake = Worker("locking-renew-expiry", self._step).wake
+        self.reset()
+        after_fork(self.reset)
+
+    def reset(self) -> None:
+        """Start from nothing: a forked child has none of its parent's holds."""
+        self._mutex, self._beat_at = threading.Lock(), 0.0
+        self._holds: dict[tuple[str, str], QueueEntry] = {}
+
+    def __len__(self) -> int:
+        return len(self._holds)
+
+    def add(self, key: str, owner: str, hold: QueueEntry) -> None:
+        """Watch over `hold` from now on."""
+        with self._mutex:
+            self._holds[key, owner] = hold
+        self.wake()
+
+    def get(self, key: str, owner: str) -> QueueEntry | None:
+        """Return the hold, if it isn't over."""
+        hold = self._holds.get((key, owner))
+        return hold if hold is not None and hold.deadline > now() else None
+
+    def discard(self, key: str, owner: str, hold: QueueEntry) -> None:
+        """Forget this very hold, and no newer one of the same owner."""
+        with self._mutex:
+            if self._holds.get((key, owner)) is hold:
+                del self._holds[key, owner]
+            is_last = not self._holds
+        if is_last:
+            self._rest()
+
+    def _step(self) -> float:
+        """Beat if it is time, end what is due, and return when to look again."""
+        with self._mutex:
+            holds = list(self._holds.items())
+        if holds and now() >= self._beat_at:
+            self._beat_at = now() + self._beat()
+        for (key, owner), hold in holds:
+            # It doesn't end while a request about it is under way, whose end wakes the thread.
+            if hold.deadline > now() or not hold.mutex.acquire(blocking=False):
+                continue
+            try:
+                if hold.deadline <= now():  # it wasn't extended just now
+                    self._end(hold)
+                    self.discard(key, owner, hold)
+            except Exception as error:  # one that can't be ended must not keep the others from their end
+                message = "ending the lease of %r failed (%r); it is tried again"
+                log_rarely(logger, logging.WARNING, ("end", key), message, key, error)
+            finally:
+                hold.mutex.release()
+        with self._mutex:
+            again = now() + RETRY_PAUSE
+            moments = [hold.deadline if hold.deadline > now() else again for hold in self._holds.values()]
+        return min([*moments, self._beat_at]) if moments else math.inf
+
+
+# --- the lock ---------------------------------------------------------------------------------------------
+
+
 class Status(NamedTuple):
-    """What one server says: its version, as its first two numbers, and whether it has a leader."""
+    """What one server says of itself; its version is the first two numbers."""
 
-    version: str
+    version: tuple[int, ...]
     has_leader: bool
+    is_alone: bool
 
 
-def admits(line: Line, kind: str, permits: int) -> bool:
-    """Whether one who came now would have the lock at once."""
-    return not blockers_of(line, QueueEntry("", sys.maxsize, kind, permits))
+def version_of(text: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version; none where the text has none."""
+    return tuple(map(int, re.findall(r"\d+", text)[:2]))
 
 
 class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
@@ -146,14 +236,11 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
     supports_fairness = True
     kinds = frozenset({"read", "write", "semaphore", "fair"})
 
-    engine: ClassVar[str]
-    """Its name."""
-    floor: ClassVar[str]
-    """The oldest version that has every request of the locks."""
+    engine: ClassVar[str]  # its name
+    floor: ClassVar[tuple[int, int]]  # the oldest version that has every request of the locks
     kind: str = "lock"
     permits: int = 0
-    alone: bool
-    """There is a single server, so that no other takes over when it fails."""
+    addresses: Sequence[str]  # of the servers; with a single one no other takes over when it fails
     _holds: LeaseExpirer
 
     def __init__(self, settings: AliasSettings) -> None:
@@ -163,15 +250,11 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
     # what an engine supplies
 
     @abstractmethod
-    def _folder(self, key: str) -> str:
-        """Return where the queue of a lock is."""
-
-    @abstractmethod
-    def _read(self, folder: str, contender: Contender | None = None) -> Line:
+    def _read(self, key: str) -> Line:
         """Return the queue as a majority knows it."""
 
     @abstractmethod
-    def _create(self, folder: str, contender: Contender) -> Line:
+    def _create(self, contender: Contender) -> Line:
         """Enqueue the contender unless it is there, set its `hold`, and return the queue."""
 
     @abstractmethod
@@ -179,19 +262,15 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
         """Whether an entry, as `_read` has it, is this owner's."""
 
     @abstractmethod
-    def _adopt(self, contender: Contender, mine: QueueEntry) -> LocalLease | None:
-        """Make an entry its own that another try or process created; None when it has ended."""
-
-    @abstractmethod
     def _watch(self, contender: Contender, blockers: Line, line: Line) -> bool:
         """Have the contender woken when a blocker ends; False when one has ended already."""
 
     @abstractmethod
-    def _extended(self, owner: str, hold: LocalLease, ttl: float) -> bool:
-        """Extend a hold on the engine; False when it has ended."""
+    def _extended(self, owner: str, hold: QueueEntry, ttl: float) -> bool:
+        """Extend a hold on the engine, which may be another process's; False when it has ended."""
 
     @abstractmethod
-    def _withdraw(self, node: str, lease: int) -> bool:
+    def _withdraw(self, entry: QueueEntry) -> bool:
         """Take an entry away, with the session or lease that it depends on; False when it was gone."""
 
     @abstractmethod
@@ -203,12 +282,8 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
         """Return the keys that begin with `prefix`, each with its queue."""
 
     @abstractmethod
-    def _heartbeats_of(self, wanted: Callable[[str], bool]) -> dict[str, Heartbeat]:
-        """Return the records of this alias's clients that are wanted."""
-
-    @abstractmethod
-    def _statuses(self) -> tuple[Mapping[str, Status | None], bool]:
-        """Return what the servers say, by address, None for a silent one; and whether there is one only."""
+    def _status(self, address: str) -> Status | None:
+        """Return what a server says of itself; None for a silent one."""
 
     def _described(self, entries: Line) -> Sequence[QueueEntry | None]:
         """Return each entry with all its fields; None for one that has ended."""
@@ -217,10 +292,6 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
     def _keep(self, contender: Contender) -> bool:
         """Keep a contender's entry alive; False when it has ended, and the contender's `hold` with it."""
         return True
-
-    def _forestall(self, key: str, owner: str) -> bool:
-        """Have a request that is still under way enqueue nothing; False when there was none."""
-        return False
 
     def poll_interval(self, contender: Contender) -> float:
         """Return the seconds that a waiter may sleep at most before it must ask again."""
@@ -237,7 +308,7 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
                 return Grant(hold.token, sent, is_new=False)
             return self._enqueue(contender, queue)
         except BackendUnavailable as outage:
-            if not queue or self.alone:
+            if not queue or len(self.addresses) == 1:
                 raise
             return Busy(retry_after=OUTAGE_PAUSE, outage=outage)  # another server may take over
 
@@ -249,40 +320,33 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
             if mine is None:  # another has it and we don't queue, or our session is over: start again
                 if not queue and line:
                     return self._busy(line)
-                continue
-            blockers = blockers_of(line, mine)
-            if not blockers:
-                if (grant := self._grant(contender, mine, sent)) is not None:
-                    return grant
+            elif not (blockers := blockers_of(line, mine)):
+                hold, is_new = mine, False  # another try or process created it
+                if contender.hold is not None and contender.hold.node == mine.node:
+                    hold, is_new = contender.hold, True
+                if is_new or self._extended(contender.owner, hold, contender.ttl):
+                    hold.deadline = sent + contender.ttl
+                    self._holds.add(contender.key, contender.owner, hold)
+                    return Grant(hold.token, sent, is_new=is_new)
             elif not queue:
-                self._withdraw(mine.node, mine.lease)
+                self._withdraw(mine)
                 return self._busy(line)
             elif self._watch(contender, blockers, line):
                 return self._busy(line)
 
     def _queued(self, contender: Contender, queue: bool) -> Line:
         """Return the queue, with the contender's own entry in it if it was enqueued."""
-        folder = self._folder(contender.key)
         if (contender.asked and self._keep(contender)) or not queue:
-            line = self._read(folder, contender)
-            mine = self._entry_of(line, contender.owner)
-            if mine is not None or not (queue or admits(line, self.kind, self.permits)):
+            line = self._read(contender.key)
+            late = QueueEntry("", sys.maxsize, self.kind, self.permits)
+            is_free = queue or not blockers_of(line, late)
+            if self._entry_of(line, contender.owner) is not None or not is_free:
                 return line
         contender.asked = True
-        return self._create(folder, contender)
+        return self._create(contender)
 
     def _entry_of(self, line: Line, owner: str) -> QueueEntry | None:
         return next((entry for entry in line if self._owns(entry, owner)), None)
-
-    def _grant(self, contender: Contender, mine: QueueEntry, sent: float) -> Grant | None:
-        made = contender.hold
-        is_new = made is not None and made.node == mine.node
-        hold = made if is_new else self._adopt(contender, mine)
-        if hold is None:
-            return None
-        hold.deadline = sent + contender.ttl
-        self._holds.add(contender.key, contender.owner, hold)
-        return Grant(hold.token, sent, is_new=is_new)
 
     def _busy(self, line: Line) -> Busy:
         (first,) = self._described(holders_of(line)[:1])  # of all who hold it, the oldest
@@ -303,32 +367,42 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
     # holding
 
     def extend(self, key: str, owner: str, ttl: float, *, exactly: bool = False) -> bool:
-        return self._holds.extend(key, owner, ttl, partial(self._extended, owner), exactly=exactly)
+        if (hold := self._holds.get(key, owner)) is None:
+            return False
+        try:
+            with hold.mutex:
+                sent = now()
+                if hold.deadline <= sent:  # meanwhile; the thread ends it
+                    return False
+                seconds = ttl if exactly else max(ttl, hold.deadline - sent)
+                if self._extended(owner, hold, seconds):
+                    hold.deadline = sent + seconds  # before the next one compares
+                    return True
+        finally:
+            self._holds.wake()
+        self._holds.discard(key, owner, hold)
+        return False
 
     def shorten(self, key: str, owner: str, ttl: float) -> bool:
         return self.extend(key, owner, ttl, exactly=True)
 
-    def _end(self, key: str, hold: LocalLease) -> bool:
-        return self._withdraw(hold.node, hold.session)
-
     def release(self, key: str, owner: str) -> bool:
         """See the base class; an entry of this owner that only waits, or came late, is taken away too."""
-        hold = self._holds.get(key, owner)
-        if hold is not None:
+        if (hold := self._holds.get(key, owner)) is not None:
             with hold.mutex:  # an extension under way may be about to bind the entry to another lease
-                held = self._end(key, hold)
+                held = self._withdraw(hold)
             self._holds.discard(key, owner, hold)
             if held:
                 return True
         # A late request, another process's work, or a hold that another process has adopted.
-        mine = self._entry_of(self._line(key), owner)
-        return self._forestall(key, owner) if mine is None else self._withdraw(mine.node, mine.lease)
+        mine = self._entry_of(self._read(key), owner)
+        return mine is not None and self._withdraw(mine)
 
     def force_release(self, key: str, expected: str) -> bool:
-        for holder in self._described(holders_of(self._line(key))):
+        for holder in self._described(holders_of(self._read(key))):
             if holder is not None and holder.owner == expected:
                 hold = self._holds.get(key, expected)
-                is_released = self._withdraw(holder.node, holder.lease)
+                is_released = self._withdraw(holder)
                 if hold is not None:
                     self._holds.discard(key, expected, hold)
                 return is_released
@@ -338,16 +412,13 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
         lines = [line for _, line in self._lines(self.settings.key_prefix)]
         for waiter in self._described([each for line in lines for each in line[len(holders_of(line)) :]]):
             if waiter is not None and owned(waiter.owner):
-                self._withdraw(waiter.node, waiter.lease)
+                self._withdraw(waiter)
 
     # who has it
 
-    def _line(self, key: str) -> Line:
-        return self._read(self._folder(key))
-
     def holder(self, key: str) -> Holder | None:
         """See the base class; of several holders the oldest, and their number as its count."""
-        holders = holders_of(self._line(key))
+        holders = holders_of(self._read(key))
         if not holders:
             return None
         oldest = self._described(holders[:1])[0] or holders[0]
@@ -384,43 +455,36 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
 
     # processes and servers
 
-    def processes(self) -> dict[str, Heartbeat]:
-        return self._heartbeats_of(bool)
-
-    def heartbeats(self, clients: Sequence[str]) -> dict[str, Heartbeat]:
-        return self._heartbeats_of(frozenset(clients).__contains__)
-
-    def _clients(self, folders: Iterable[str], wanted: Callable[[str], bool]) -> dict[str, str]:
-        """Return the wanted clients of this alias by the names of their records."""
-        prefix, keys = self.settings.key_prefix, {folder: key_of(folder) for folder in folders}
+    def _clients(self, records: Iterable[str], wanted: Collection[str] | None) -> dict[str, str]:
+        """Return the wanted clients of this alias, all for None, by the names of their records."""
+        prefix, keys = self.settings.key_prefix, {name: key_of(name) for name in records}
         clients = {name: key.removeprefix(prefix) for name, key in keys.items() if key.startswith(prefix)}
-        return {name: client for name, client in clients.items() if wanted(client)}
+        return {name: client for name, client in clients.items() if wanted is None or client in wanted}
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         """See the base class; BackendUnavailable where no server answers."""
-        return list(self._judged(*self._statuses())) if live else []
-
-    def _judged(self, statuses: Mapping[str, Status | None], is_alone: bool) -> Iterator[CheckMessage]:
-        where = f"LOCKING[{self.alias!r}]"
+        if not live:
+            return []
+        where, messages = f"LOCKING[{self.alias!r}]", list[CheckMessage]()
+        statuses = {address: self._status(address) for address in self.addresses}
         there = {address: status for address, status in statuses.items() if status is not None}
         if not there:
             raise BackendUnavailable(f"no {self.engine} server answers at {', '.join(statuses)}")
-        if silent := [address for address, status in statuses.items() if status is None]:
+        if silent := [address for address in statuses if address not in there]:
             text = f"{len(silent)} {self.engine} servers of {where} don't answer: {', '.join(silent)}."
             hint = "Start them: locks stop when more than half of the servers are gone."
-            yield Warning(text, hint=hint, id="locking.W103")
+            messages.append(Warning(text, hint=hint, id="locking.W103"))
         if lost := [address for address, status in there.items() if not status.has_leader]:
             text = f"{self.engine} at {', '.join(lost)} ({where}) has no leader, and so no quorum."
-            yield Error(text, hint="Start the other servers.", id="locking.E103")
-        elif is_alone:
+            messages.append(Error(text, hint="Start the other servers.", id="locking.E103"))
+        elif any(status.is_alone for status in there.values()):
             text = f"{self.engine} of {where} has a single server: if it fails, no other takes over."
-            yield Warning(text, hint="Run three or five servers.", id="locking.W102")
-        oldest = min(
-            (status.version for status in there.values() if status.version), key=_numbers, default=""
-        )
-        if oldest and _numbers(oldest) < _numbers(self.floor):
-            text = f"A {self.engine} server of {where} has version {oldest}, older than {self.floor}."
-            yield Error(text, hint="Upgrade the server: it lacks requests of the locks.", id="locking.E102")
+            messages.append(Warning(text, hint="Run three or five servers.", id="locking.W102"))
+        if old := [address for address, status in there.items() if () < status.version < self.floor]:
+            floor, hint = ".".join(map(str, self.floor)), "Upgrade it: it lacks requests of the locks."
+            text = f"{self.engine} at {', '.join(old)} ({where}) is older than {floor}."
+            messages.append(Error(text, hint=hint, id="locking.E102"))
+        return messages
 
     # kinds
 
@@ -432,10 +496,6 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
             made.alias, made._variants = f"{self.settings.alias}/{kind}", {}
             (made.kind, made.permits), made.exclusive = which, kind != "semaphore"
         return self._variants.get(which, self)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in version.split("-")[0].split(".")[:2] if number.isdigit())
 
 
 class Contender(WaitingSteps):
@@ -455,12 +515,11 @@ class Contender(WaitingSteps):
     def __init__(self, backend: QueueBackend, key: str, owner: str, ttl: float) -> None:
         super().__init__()
         self._backend, self.key, self.owner, self.ttl = backend, key, owner, ttl
-        self.asked = False
-        self.hold: LocalLease | None = None
-        self._mutex, self._left = threading.Lock(), False
+        self._mutex, self._left, self.asked = threading.Lock(), False, False
+        self.hold: QueueEntry | None = None
 
     def __call__(self, _event: object = None) -> None:
-        """Wake the waiter: a contender serves as the engine's callback."""
+        """Wake the waiter: a contender serves as kazoo's callback."""
         self.wake()
 
     def ask(self, *, queue: bool) -> Outcome:

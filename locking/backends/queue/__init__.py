@@ -1,1 +1,0 @@
-"""Engines that keep contenders in a queue of their own: ZooKeeper and etcd."""
