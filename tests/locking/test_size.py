@@ -62,25 +62,25 @@ PARTS: Final[dict[str, str]] = {
 UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
-    "core": 7_840,  # goal: 7,400
+    "core": 7_823,
     "liveness": 378,  # goal: 300
-    "database": 1_500,
-    "redlock": 563,
-    "redis": 2_822,
+    "database": 1_494,
+    "redlock": 566,
+    "redis": 2_823,
     "redis cluster": 255,
     "redis sentinel": 85,
     "redisson's kinds": 115,
     "zookeeper and etcd": 1_658,  # goal: 1,400
     "celery": 299,
     "contrib": 628,
-    "checks": 553,
-    "inspection": 1_365,
-    "deadlock search": 240,
-    "admin": 690,
-    "command": 820,
+    "checks": 554,
+    "inspection": 1_355,
+    "deadlock search": 239,
+    "admin": 687,
+    "command": 816,
     "testing": 377,
 }
-MOST: Final = 20_970  # goal: 18,000
+MOST: Final = 20_152  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 

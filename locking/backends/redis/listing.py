@@ -191,7 +191,9 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
             listed = self._record("presence")
             clients = [member.decode() for member in run(self.calls.command("ZRANGE", listed, 0, -1))]
             found = self.heartbeats(clients)
-            run(self.calls.call_many([command("ZREM", listed, each) for each in clients if each not in found]))
+            run(
+                self.calls.call_many([command("ZREM", listed, each) for each in clients if each not in found])
+            )
             return found
         keys = [self._record("presence", client) for client in clients]
         replies = run(self.calls.call_many([command(verb, key) for verb in ("GET", "PTTL") for key in keys]))
