@@ -224,7 +224,7 @@ class Bodies:
     def _keep_within_memory(self) -> None:
         """Refuse the oldest bodies of the clients with most of them, as long as all together are too much."""
         bodies = list(self._awaited)
-        excess = sum(body.size for body in bodies) - self._most
+        excess = sum([body.size for body in bodies]) - self._most
         while excess > 0:
             sizes = Counter[str]()
             for body in bodies:

@@ -124,6 +124,8 @@ PRODUCTS_DATABASE = "replica" if "replica" in DATABASES else "default"
 # A connection that died while its thread slept is found out before a request uses it: after that it would be
 # unknown what came of the order.
 for database in DATABASES.values():
+    if database["ENGINE"] == "django.db.backends.postgresql":
+        database["ENGINE"] = "config.postgresql"
     database.setdefault("CONN_MAX_AGE", env.int("CONN_MAX_AGE", default=0))
     database.setdefault("CONN_HEALTH_CHECKS", True)
 

@@ -13,11 +13,9 @@ from django.core.exceptions import BadRequest, SuspiciousOperation
 from django.core.handlers.base import reset_urlconf
 from django.core.handlers.wsgi import WSGIHandler, WSGIRequest
 from django.core.signals import request_finished, request_started
-from django.db import close_old_connections, connections, reset_queries
+from django.db import close_old_connections, reset_queries
 from django.http import FileResponse, HttpRequest, HttpResponse
 from django.urls import ResolverMatch
-
-from inventory.statements import is_silent
 
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
@@ -93,17 +91,6 @@ class Handler(WSGIHandler):
     def __init__(self) -> None:
         super().__init__()
         self._fixed: dict[str, ResolverMatch] = {}
-
-    def __call__(self, *args: Any) -> Any:
-        """Answer a request; Django asks the server whether a kept connection works unless that can be seen.
-
-        It would ask when the transaction begins: under the lock, while others wait for it. Behind a request
-        in which a statement failed it asks at once, for a request that may come much later.
-        """
-        kept: Iterable[Any] = connections.all(initialized_only=True)
-        for connection in kept:
-            connection.health_check_done = is_silent(connection)
-        return super().__call__(*args)
 
     def resolve_request(self, request: HttpRequest) -> ResolverMatch:
         """Return the view of the request's address, and remember it where the address is the whole route."""

@@ -20,6 +20,8 @@ def as_stored(value: Any) -> Any:
     Raises:
         InvalidLines: it can't be kept; raised before the commit, so nothing is sold.
     """
+    if value is None:
+        return None
     if isinstance(value, Model):
         if value.pk is None:
             raise InvalidLines(

@@ -9,19 +9,11 @@ from typing import TYPE_CHECKING, Any, overload
 from uuid import UUID, uuid4
 
 from asgiref.sync import sync_to_async
-from django.core.signals import setting_changed
+from django.db import connections
 
-from inventory.conf import AliasSettings, is_read_from, make_strategy, read_alias
+from inventory.conf import AliasSettings, make_strategy, read_alias, stocks
 from inventory.exceptions import InvalidLines, UnknownLocation, UnknownSku
-from inventory.lines import (
-    Line,
-    Lines,
-    check_cause,
-    check_quantity,
-    check_seconds,
-    check_sku,
-    read_lines,
-)
+from inventory.lines import Line, Lines, check_cause, check_quantity, check_seconds, check_sku, read_lines
 
 if TYPE_CHECKING:
     from inventory.ledger import Posted
@@ -66,12 +58,7 @@ class Stock:
         self._overrides = {
             key: value for key, value in (("strategy", strategy), ("database", database)) if value is not None
         }
-        setting_changed.connect(self._forget)  # weakly: one that is gone hears nothing
-
-    def _forget(self, *, setting: str, **_: object) -> None:
-        if is_read_from(setting):
-            for name in ("settings", "strategy"):
-                self.__dict__.pop(name, None)
+        stocks.add(self)
 
     @cached_property
     def settings(self) -> AliasSettings:
@@ -81,7 +68,7 @@ class Stock:
         found = read_alias(self.alias)
         if self._overrides.get("strategy", found.strategy) != found.strategy:
             found = replace(found, options={})  # they are the other strategy's
-        return replace(found, **self._overrides)  # type: ignore[arg-type]  # texts only
+        return replace(found, **self._overrides) if self._overrides else found  # type: ignore[arg-type]  # texts only
 
     @property
     def using(self) -> str:
@@ -260,13 +247,13 @@ class Stock:
         from inventory import reservations
         from inventory.ledger import Kind, Wanted, in_transaction, take_one
         from inventory.models import State
-        from inventory.strategies.base import understood
+        from inventory.strategies.base import Understood
 
         lasting = check_seconds(seconds)
         name = f"reserve:{uuid4()}" if cause is None else check_cause(cause)
         where = self._location(location)
         wanted = Wanted(name, Kind.RESERVE, read_lines(lines), State.RESERVED, where, actor)
-        with understood(name, self.using), in_transaction(self.using):
+        with Understood(name, connections[self.using]), in_transaction(self.using):
             return reservations.make(self, take_one(wanted, self.using), lasting, str(reference))
 
     def held(self, id: UUID | str) -> Held:

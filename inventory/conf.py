@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from django.dispatch import receiver
 from django.utils.module_loading import import_string
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ def aliases() -> list[str]:
     return list({"default": None, **_setting()})
 
 
+@cache
 def read_alias(alias: str) -> AliasSettings:
     """Return the settings of `alias`.
 
@@ -110,6 +113,8 @@ def make_strategy(found: AliasSettings) -> Strategy:
 
 
 _made: dict[str, Strategy] = {}
+stocks: WeakSet[Any] = WeakSet()
+"""Every `Stock`, which forgets what it has read here when a test overrides it."""
 
 
 @cache
@@ -136,15 +141,12 @@ def _setting() -> Mapping[str, Any]:
     return setting
 
 
-def is_read_from(setting: str) -> bool:
-    """Return whether what is read here changes with a setting that a test overrides."""
-    return setting in ("INVENTORY", "DATABASES")
-
-
+@receiver(setting_changed)
 def _forget(*, setting: str, **_: object) -> None:
-    if is_read_from(setting):
+    if setting in ("INVENTORY", "DATABASES"):
+        read_alias.cache_clear()
         _in_use.cache_clear()
         _made.clear()
-
-
-setting_changed.connect(_forget)
+        for stock in stocks:
+            stock.__dict__.pop("settings", None)
+            stock.__dict__.pop("strategy", None)

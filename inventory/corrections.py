@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from inventory.exceptions import InvalidLines, InventoryError, NotThere, UnknownLocation, UnknownSku
 from inventory.ledger import (
@@ -30,7 +30,7 @@ from inventory.ledger import (
 )
 from inventory.lines import Line
 from inventory.models import Component, Count, Entry, Item, Level, Movement, State
-from inventory.strategies.base import understood
+from inventory.strategies.base import Understood
 
 if TYPE_CHECKING:
     from inventory.api import Stock
@@ -40,7 +40,7 @@ Decide = Callable[[], Sequence[Move]]
 
 def _once(stock: Stock, wanted: Wanted, decide: Decide) -> Posted:
     """Post what `decide` returns, unless the cause was used before; `decide` locks and may refuse."""
-    with understood(wanted.cause, stock.using), behind_sale(wanted.of, stock.using):
+    with Understood(wanted.cause, connections[stock.using]), behind_sale(wanted.of, stock.using):
         prepare_to_write(stock.using)
         known = look_up(wanted, stock.using)
         if isinstance(known, InventoryError):

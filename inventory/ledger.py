@@ -523,6 +523,11 @@ def _insert_entry(wanted: Wanted, using: str) -> int | None:
 
 def store_answers(answers: Mapping[int, Any], using: str) -> None:
     """Keep what callers' `write` returned, by entry, so that a repeated call returns it again."""
+    if connections[using].vendor == "postgresql":  # all of them at once, found by key
+        statement = "UPDATE inventory_entry SET answer = %s::jsonb -> id::text WHERE id = ANY(%s::bigint[])"
+        with prepared_cursor(using) as cursor:
+            cursor.execute(statement, [json.dumps(answers), list(answers)])
+        return
     with connections[using].cursor() as cursor:
         cursor.executemany(
             "UPDATE inventory_entry SET answer = %s WHERE id = %s",

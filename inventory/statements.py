@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import select
 from functools import cache
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from django.db import connections
 from django.db.backends.utils import CursorWrapper
-
-
-class _Text(NamedTuple):
-    query: bytes
 
 
 def prepared_cursor(using: str) -> CursorWrapper:
@@ -42,7 +39,7 @@ def _cursor_class() -> Any:
             prepare = self.connection.prepare_threshold is not None or None
             super().execute(query, params, prepare=prepare, **options)
             if self._query is None:  # of a prepared statement; Django's log of queries reads it
-                self._query = _Text(query.encode())  # type: ignore[assignment]  # as much as is read
+                self._query = SimpleNamespace(query=query.encode())  # type: ignore[assignment]  # as much as is read
             return self
 
     return Prepared

@@ -8,7 +8,7 @@ from typing import Final
 
 from django.db import connection, transaction
 
-from inventory.strategies.base import understood
+from inventory.strategies.base import Understood
 
 WAIT: Final = 10.0
 """Seconds to wait for a row that others have locked."""
@@ -31,7 +31,7 @@ def change(cause: str, wait: float | None = None) -> Iterator[None]:
     """
     progress = _Progress()
     limit = f"{max(1, round((wait or WAIT) * 1000))}ms"
-    with understood(cause, connection.alias, progress), transaction.atomic(durable=True):
+    with Understood(cause, connection, progress), transaction.atomic(durable=True):
         with connection.cursor() as cursor:
             cursor.execute("SELECT set_config('lock_timeout', %s, true)", [limit])
         yield

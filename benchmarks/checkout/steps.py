@@ -181,7 +181,7 @@ def plan(size: int) -> list[str]:
     from orders.selling.writing import Receipt, _lines, _orders, _statement
 
     receipts = [Receipt((Line(SKU, 1),), "combined", pay_within=900.0) for _ in range(size)]
-    values = [json.dumps(_orders(receipts), default=str), json.dumps(_lines(receipts))]
+    values = [json.dumps(_orders(receipts)), json.dumps(_lines(receipts))]
     connection.ensure_connection()
     raw: Any = connection.connection
     with raw.transaction(force_rollback=True), psycopg.ClientCursor(raw) as cursor:

@@ -8,15 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from django.core.checks import CheckMessage
-from django.db import (
-    DatabaseError,
-    IntegrityError,
-    InterfaceError,
-    InternalError,
-    OperationalError,
-    connections,
-    transaction,
-)  # fmt: skip
+from django.db import DatabaseError, InterfaceError, InternalError, OperationalError, connections, transaction
 
 from inventory import ledger
 from inventory.answers import as_stored, restored
@@ -94,15 +86,15 @@ class Sale:
 
     def run_in_yours(self) -> Posted:
         """Take the units in the caller's transaction, or in one of its own where none is open."""
-        with understood(self.cause, self.using), in_transaction(self.using):
-            self._take(None)
-        return self.entry
+        with Understood(self.cause, connections[self.using]), in_transaction(self.using):
+            return self._take(None)
 
     def run_by(self, strategy: Strategy) -> Any:
         """Have the strategy lead, and return what `write` returned."""
-        if strategy.leads and is_open(self.using):
+        connection = connections[self.using]
+        if strategy.leads and connection.in_atomic_block and not _is_of_a_test(connection):
             raise TransactionError(WOULD_COMMIT_LATE.format(name=strategy.name))
-        with understood(self.cause, self.using, self):
+        with Understood(self.cause, connection, self):
             try:
                 strategy.sell(self)
             except Repeated:
@@ -111,7 +103,7 @@ class Sale:
 
     def run_in_own_transaction(self) -> Any:
         """Take and write in one transaction that no strategy leads: what was reserved needs none."""
-        with understood(self.cause, self.using, self):
+        with Understood(self.cause, connections[self.using], self):
             self.in_transaction()
         return self.value
 
@@ -145,20 +137,20 @@ class Sale:
         Raises:
             SoldOut, UnknownSku, CauseUsed: nothing was taken.
         """
-        self._take(self.wait)
-        return self.entry
+        return self._take(self.wait)
+
+    def _take(self, wait: float | None) -> Posted:
+        self.posted = (
+            self._post(self.wanted, wait) if self._post else take_one(self.wanted, self.using, wait=wait)
+        )
+        reach("decided")
+        return self.posted
 
     @property
     def entry(self) -> Posted:
         """The ledger's entry, after the units were taken."""
         assert self.posted is not None, "take() comes first"
         return self.posted
-
-    def _take(self, wait: float | None) -> None:
-        self.posted = (
-            self._post(self.wanted, wait) if self._post else take_one(self.wanted, self.using, wait=wait)
-        )
-        reach("decided")
 
     def write(self, *, keep: bool = True) -> None:
         """Call the caller's `write`; a repeated sale gives the first one's value again.
@@ -236,31 +228,34 @@ class Progress(Protocol):
     written: bool
 
 
-@contextmanager
-def understood(cause: str, using: str, sale: Progress | None = None) -> Iterator[None]:
+class Understood:
     """Say what an error of the database means for the caller: busy, nothing done, or unknown.
 
     In a caller's transaction it is left as it is where the connection is lost: the caller's COMMIT decides.
     """
-    outer = connections[using].in_atomic_block
-    try:
-        yield
-    except IntegrityError:
-        raise
-    except CONNECTION_ERRORS as error:
+
+    def __init__(self, cause: str, connection: Any, sale: Progress | None = None) -> None:
+        self._cause, self._connection, self._sale = cause, connection, sale
+
+    def __enter__(self) -> None:
+        self._outer = self._connection.in_atomic_block
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, CONNECTION_ERRORS):
+            return
         state, code = _sqlstate(error)
         if state in _BUSY or code in _BUSY_CODES or "database is locked" in str(error):
             if state in ("40P01",) or code == 1213:
                 reach("deadlocked")
-            if outer:  # MySQL has undone the whole transaction, whatever the caller makes of Busy
-                connections[using].needs_rollback = True
+            if self._outer:  # MySQL has undone the whole transaction, whatever the caller makes of Busy
+                self._connection.needs_rollback = True
             raise Busy(f"the stock stayed locked: {str(error).splitlines()[0]}") from error
-        if outer:
-            raise
-        if (sale is None or sale.written) and not all(map(_refused, _failures(error))):
-            raise OutcomeUnknown(cause) from error
+        if self._outer:
+            return
+        if (self._sale is None or self._sale.written) and not all(map(_refused, _failures(error))):
+            raise OutcomeUnknown(self._cause) from error
         raise DatabaseUnavailable(
-            f"the database failed before {cause!r} was committed; nothing was changed"
+            f"the database failed before {self._cause!r} was committed; nothing was changed"
         ) from error
 
 
@@ -292,8 +287,6 @@ def _has_ended(connection: Any) -> bool:
     return False
 
 
-def is_open(using: str) -> bool:
-    """Return whether a transaction is open, other than the one that Django's TestCase keeps around a test."""
-    connection: Any = connections[using]
-    blocks = connection.atomic_blocks if connection.in_atomic_block else []
-    return any(not getattr(block, "_from_testcase", False) for block in blocks)
+def _is_of_a_test(connection: Any) -> bool:
+    """Return whether the open transaction is the one that Django's TestCase keeps around a test."""
+    return all(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)

@@ -18,7 +18,7 @@ from inventory.group_commit import GroupCommit, Ticket
 from inventory.hooks import reach
 from inventory.leading_connection import LeadingConnection
 from inventory.ledger import take
-from inventory.strategies.base import Sale, Strategy, understood
+from inventory.strategies.base import Sale, Strategy, Understood
 
 SHORTEST_WAIT: Final = 0.05
 """Seconds that a batch waits at least for a locked level; then it goes on without the sales that need it."""
@@ -74,7 +74,7 @@ class Combined(Strategy):
 
     def _sell_batch(self, batch: list[Ticket], using: str) -> None:
         try:
-            with understood(batch[0].sale.cause, using, batch[0].sale):
+            with Understood(batch[0].sale.cause, connections[using], batch[0].sale):
                 self._sell_at_once(batch, using)
         except Busy:
             if connections[using].vendor != "postgresql":

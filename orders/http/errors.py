@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from traceback import walk_tb
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from django.http import HttpRequest
 from ninja.errors import HttpError
 
 import inventory
-from inventory import ReservationGone
+from inventory import ReservationGone, Shortage
 from locking import BackendError, LockLost, LockNotAcquired, StaleFencingToken
 from orders.after_sale import lifecycle
 from orders.http import problems
@@ -62,13 +63,11 @@ def as_seen_by(request: HttpRequest, problem: Problem) -> Problem:
     return Problem(OUTCOME_UNKNOWN, f"{problem.detail} {advice}", retry_after=RETRY_AFTER_OUTAGE)
 
 
-def _sold_out(error: inventory.SoldOut) -> Problem:
-    skus = ", ".join(shortage.sku for shortage in error.shortages)
-    shortages = [
-        {"sku": short.sku, "requested": short.requested, "available": short.available}
-        for short in error.shortages
-    ]
-    return Problem(problems.SOLD_OUT, f"Not enough of {skus}; nothing was ordered.", shortages=shortages)
+@lru_cache(maxsize=128)  # a crowd that comes too late gets one answer
+def _sold_out(shortages: tuple[Shortage, ...]) -> Problem:
+    skus = ", ".join(short.sku for short in shortages)
+    detail = f"Not enough of {skus}; nothing was ordered."
+    return Problem(problems.SOLD_OUT, detail, shortages=[short._asdict() for short in shortages])
 
 
 def _limit(error: refusals.LimitReached) -> Problem:
@@ -159,7 +158,7 @@ PROBLEMS: Final[dict[type, Callable[[Any], Problem]]] = {
         *(("/lines", f"{shown(sku)}: no product has this SKU") for sku in error.skus),
         kind=problems.UNKNOWN_PRODUCT,
     ),
-    inventory.SoldOut: _sold_out,
+    inventory.SoldOut: lambda error: _sold_out(error.shortages),
     refusals.LimitReached: _limit,
     refusals.NotForSale: _not_for_sale,
     refusals.MixedCurrencies: _mixed,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -21,7 +20,7 @@ from orders.http.bodies import Cart, Empty, Extension, Paging, Reserve, Reserved
 from orders.http.callers import ORDERS, PAY
 from orders.http.idempotency import HEADER, KEY_PATTERN, KEY_RULE, client_key, once, write_reservation_key
 from orders.http.paging import following, place_of
-from orders.http.problems import UNKNOWN_PRODUCT, invalid, shown
+from orders.http.problems import UNKNOWN_PRODUCT, Problem, invalid, shown
 from orders.http.rate_limit import limit_customer
 from orders.http.reading import read_cart
 from orders.http.responses import address_of, json_answer
@@ -38,7 +37,7 @@ ENDED: Final = "not-found reservation-gone busy"
 _KEY: Final = header(HEADER, pattern=KEY_PATTERN, description=KEY_RULE)
 
 
-def _created(what: str, identifier: UUID, body: dict[str, Any]) -> HttpResponse:
+def _created(what: str, identifier: UUID, body: dict[str, Any] | str) -> HttpResponse:
     return json_answer(body, status=201, headers={"Location": address_of(what, identifier)})
 
 
@@ -63,7 +62,7 @@ def checkout(request: Request, wanted: Cart | ReservedCart) -> HttpResponse:
 
     def sell() -> HttpResponse:
         receipt = _sell(request, wanted, customer, key)
-        return _created("order", receipt.id, receipt.body)
+        return _created("order", receipt.id, receipt.text)
 
     return once(key, sell)
 
@@ -81,7 +80,7 @@ def _sell(request: Request, wanted: Cart | ReservedCart, customer: str, key: Cli
             expected_total=wanted.expected_total,
         )
     lines = wanted.cart()
-    with _pointing_at_unknown(lines):
+    try:
         return place(
             lines,
             wanted.strategy or None,
@@ -90,17 +89,15 @@ def _sell(request: Request, wanted: Cart | ReservedCart, customer: str, key: Cli
             scope=scope,
             expected_total=wanted.expected_total,
         )
-
-
-@contextmanager
-def _pointing_at_unknown(lines: Sequence[Line]) -> Iterator[None]:
-    """Point at the lines of an unknown SKU: here it is known where the client wrote them."""
-    try:
-        yield
     except UnknownSku as error:
-        missing = ((n, line.sku) for n, line in enumerate(lines) if line.sku in error.skus)
-        faults = ((f"/lines/{n}/sku", f"{shown(sku)}: no product has this SKU") for n, sku in missing)
-        raise invalid(*faults, kind=UNKNOWN_PRODUCT) from error
+        raise _pointing_at_unknown(lines, error) from error
+
+
+def _pointing_at_unknown(lines: Sequence[Line], error: UnknownSku) -> Problem:
+    """Point at the lines of an unknown SKU: here it is known where the client wrote them."""
+    missing = ((n, line.sku) for n, line in enumerate(lines) if line.sku in error.skus)
+    faults = ((f"/lines/{n}/sku", f"{shown(sku)}: no product has this SKU") for n, sku in missing)
+    return invalid(*faults, kind=UNKNOWN_PRODUCT)
 
 
 @operation(
@@ -124,10 +121,11 @@ def reserve(request: Request, wanted: Reserve) -> HttpResponse:
             write_reservation_key(key, made, selectors.reservation_data(made))
 
     def promise() -> HttpResponse:
-        lines = wanted.cart()
-        with _pointing_at_unknown(lines):
-            ttl = timedelta(seconds=wanted.ttl)
+        lines, ttl = wanted.cart(), timedelta(seconds=wanted.ttl)
+        try:
             made = reservations.reserve(lines, ttl, customer, scope=scope, record=keep)
+        except UnknownSku as error:
+            raise _pointing_at_unknown(lines, error) from error
         return _created("reservation", made.id, selectors.reservation_data(made))
 
     return once(key, promise)

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -56,8 +57,13 @@ class Problem(Exception):
     def document(self) -> dict[str, Any]:
         """Return the members of the problem's body."""
         kind = self.kind
-        said = {"type": kind.address, "title": kind.title, "status": kind.status.value, "detail": self.detail}
+        said = {"type": kind.address, "title": kind.title, "status": int(kind.status), "detail": self.detail}
         return said | self.members
+
+    @cached_property
+    def text(self) -> str:
+        """The document as JSON."""
+        return json.dumps(self.document())
 
 
 def invalid(*faults: tuple[str, str], kind: ProblemType | None = None) -> Problem:

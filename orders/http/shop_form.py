@@ -53,7 +53,7 @@ def shop_order(request: HttpRequest) -> HttpResponse:
 
 
 def _placed(wanted: Cart, key: ClientKey | None) -> HttpResponse:
-    return json_answer(place(wanted.cart(), strategy=wanted.strategy or None, key=key).body, status=CREATED)
+    return json_answer(place(wanted.cart(), strategy=wanted.strategy or None, key=key).text, status=CREATED)
 
 
 def _tell(request: HttpRequest, answer: dict[str, Any]) -> None:

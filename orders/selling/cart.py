@@ -33,9 +33,11 @@ def merge_lines(lines: Iterable[tuple[str, int]]) -> tuple[Line, ...]:
         if not isinstance(sku, str):
             raise InvalidLines(f"a SKU is a str, not {sku!r}")
         _check_quantity(sku, quantity)
-        merged[sku] = merged.get(sku, 0) + quantity
-        _check_quantity(sku, merged[sku])
-    return tuple(Line(sku, merged[sku]) for sku in sorted(merged))
+        if sku in merged:
+            quantity += merged[sku]
+            _check_quantity(sku, quantity)
+        merged[sku] = quantity
+    return tuple([Line(sku, merged[sku]) for sku in sorted(merged)])
 
 
 def _check_quantity(sku: str, quantity: object) -> None:

@@ -77,7 +77,8 @@ def place(
     name, stock_of_strategy = seller(strategy)
     cart = merge_lines(lines)
     sold_out_memory.refuse(cart)
-    receipt = Receipt(cart, name, customer, _payment_window(), key, scope, _agreed(expected_total))
+    agreed = None if expected_total is None else (expected_total, "")
+    receipt = Receipt(cart, name, customer, settings.PAYMENT_WINDOW or None, key, scope, agreed)
     asked = monotonic()
     try:
         stock_of_strategy.sell(cart, cause=receipt.cause, write_many=_write, data=receipt)
@@ -109,10 +110,10 @@ def checkout_reserved(
         made.lines,
         "reservation",
         customer or made.customer,
-        _payment_window(),
+        settings.PAYMENT_WINDOW or None,
         key,
         scope,
-        _agreed(expected_total) or (made.total, made.currency),
+        (made.total, made.currency) if expected_total is None else (expected_total, ""),
         promised=True,
     )
     stock.held(reservation).sell(cause=receipt.cause, write=lambda lines: write_orders([receipt]))
@@ -123,11 +124,3 @@ def _write(sold: Sequence[SoldLines]) -> list[None]:
     """Write the orders of a batch; each receipt learns its answer."""
     write_orders([lines.data for lines in sold])
     return [None] * len(sold)
-
-
-def _agreed(total: Decimal | None) -> tuple[Decimal, str] | None:
-    return None if total is None else (total, "")
-
-
-def _payment_window() -> float | None:
-    return settings.PAYMENT_WINDOW or None

@@ -70,7 +70,7 @@ event AS (
 %(customers)sitem AS (
     INSERT INTO orders_orderitem (order_id, product_id, name, quantity, unit_price)
     SELECT id, product_id, name, quantity, price FROM line WHERE id IN (SELECT id FROM fresh))
-SELECT (SELECT json_object_agg(id, body) FROM fresh), %(limits)s
+SELECT id::text, body::text, %(limits)s FROM fresh
 """  # noqa: S608
 
 _KEYS = f"""kept AS (
@@ -127,7 +127,7 @@ class Receipt:
         scope: the authenticated caller whose order it is; empty: any caller that knows its id.
         expected: what it must cost; an empty currency is any. None: whatever it costs now.
         promised: its units were reserved, so they are sold though the product isn't for sale any more.
-        body: the answer to the client, once the order is written.
+        name: the id as text. text: the answer to the client, JSON of the database, once it is written.
     """
 
     cart: tuple[Line, ...]
@@ -139,12 +139,21 @@ class Receipt:
     expected: tuple[Decimal, str] | None = None
     promised: bool = False
     id: uuid.UUID = field(default_factory=uuid.uuid4)
-    body: dict[str, Any] = field(default_factory=dict)
+    name: str = field(init=False)
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        self.name = str(self.id)
 
     @property
     def cause(self) -> str:
         """The cause of its sale in the ledger of the stock."""
-        return sale_of(self.id)
+        return sale_of(self.name)
+
+    @property
+    def body(self) -> Any:
+        """The answer to the client, once the order is written."""
+        return json.loads(self.text)
 
     @property
     def order(self) -> Order:
@@ -152,7 +161,7 @@ class Receipt:
         return Order.objects.get(pk=self.id)
 
 
-def sale_of(order_id: uuid.UUID) -> str:
+def sale_of(order_id: uuid.UUID | str) -> str:
     """Return the cause of an order's sale in the ledger of the stock."""
     return f"order:{order_id}"
 
@@ -173,16 +182,17 @@ def write_orders(receipts: Sequence[Receipt]) -> None:
         UnknownSku, NotForSale, MixedCurrencies, LimitReached, PriceChanged: one of them can't be.
         RepeatedKey: one's key has its answer already. The transaction must be rolled back after any of them.
     """
+    keys, customers = {each.key for each in receipts}, {each.customer for each in receipts}
+    statement = _statement(keys != {None}, customers != {""})
     with prepared_cursor(connection.alias) as cursor:
-        statement = _statement(any(each.key for each in receipts), any(each.customer for each in receipts))
-        cursor.execute(statement, [json.dumps(_orders(receipts), default=str), json.dumps(_lines(receipts))])
-        bodies, limited = cursor.fetchone()
+        cursor.execute(statement, [json.dumps(_orders(receipts)), json.dumps(_lines(receipts))])
+        written = cursor.fetchall()
+    texts = {name: text for name, text, _ in written}
     for receipt in receipts:
-        body = (bodies or {}).get(str(receipt.id))
-        if body is None:
+        if receipt.name not in texts:
             raise _why_not(receipt)
-        receipt.body = body
-    for customer, product_id, sku, units, limit in limited or ():
+        receipt.text = texts[receipt.name]
+    for customer, product_id, sku, units, limit in written[0][2] or ():
         requested = sum(
             line.quantity
             for each in receipts
@@ -196,7 +206,7 @@ def _orders(receipts: Sequence[Receipt]) -> list[dict[str, Any]]:
     rows = []
     for each in receipts:
         row = {
-            "id": each.id,
+            "id": each.name,
             "strategy": each.strategy,
             "customer": each.customer,
             "scope": each.scope,
@@ -204,7 +214,7 @@ def _orders(receipts: Sequence[Receipt]) -> list[dict[str, Any]]:
             "promised": each.promised,
         }
         if each.expected:
-            row |= {"expected": each.expected[0], "expected_currency": each.expected[1] or None}
+            row |= {"expected": str(each.expected[0]), "expected_currency": each.expected[1] or None}
         if each.key:
             row |= {"key_scope": each.key.scope, "key": each.key.key, "fingerprint": each.key.fingerprint}
         rows.append(row)
@@ -213,7 +223,7 @@ def _orders(receipts: Sequence[Receipt]) -> list[dict[str, Any]]:
 
 def _lines(receipts: Sequence[Receipt]) -> list[dict[str, Any]]:
     return [
-        {"id": str(each.id), "sku": line.sku, "quantity": line.quantity}
+        {"id": each.name, "sku": line.sku, "quantity": line.quantity}
         for each in receipts
         for line in each.cart
     ]

@@ -17,6 +17,7 @@ from django.test import RequestFactory
 from django.urls import Resolver404, set_urlconf
 
 from config import wsgi
+from config.postgresql import base
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -131,7 +132,7 @@ def test_a_connection_that_nothing_was_heard_of_is_used_without_a_question(serve
 
 def test_without_a_look_at_the_socket_a_dead_connection_fails_its_request(served, monkeypatch):
     """The mutant takes every connection for a living one, and answers that the database is away."""
-    monkeypatch.setattr(wsgi, "is_silent", lambda connection: True)
+    monkeypatch.setattr(base, "is_silent", lambda connection: True)
     assert get(served) == "200 OK"
     end_connection_of_the_last_request()
     assert get(served) == "503 Service Unavailable"

@@ -1,0 +1,1 @@
+"""The database engine of `DATABASES`: Django's for PostgreSQL, with one question less."""
