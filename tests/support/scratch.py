@@ -17,7 +17,7 @@ from psycopg import sql
 from orders.lab.race.process_guard import guarded
 from tests.support.processes import free_ports, until
 
-KEPT = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
+KEPT = ("NAME", "USER", "PASSWORD", "HOST", "PORT")
 OF_PSYCOPG = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
 
 
@@ -30,6 +30,7 @@ def parameters(database: Mapping[str, Any]) -> dict[str, Any]:
 def scratch_database(purpose: str) -> Iterator[dict[str, Any]]:
     """Yield the settings of a new database on the tests' PostgreSQL; it is dropped in the end."""
     server = {name: settings.DATABASES["default"].get(name, "") for name in KEPT}
+    server["ENGINE"] = "django.db.backends.postgresql"  # the project that uses it hasn't this one's
     database = server | {"NAME": f"{purpose}_{os.getpid()}"}
     _administer(server, "DROP DATABASE IF EXISTS {} WITH (FORCE)", database["NAME"])
     _administer(server, "CREATE DATABASE {}", database["NAME"])

@@ -112,7 +112,9 @@ def test_a_handed_over_lock_is_confirmed_as_well(service, settings):
 
 
 @pytest.mark.parametrize("min_replicas", [0, 1])
-def test_a_master_without_replicas_renews_unless_it_asks_for_them(start, settings, min_replicas):
+def test_a_master_without_replicas_renews_unless_it_asks_for_them(
+    start, settings, turned_clock, min_replicas
+):
     """A renewal isn't confirmed: beside the new master's holder there is the old one's, until a ttl at most
     after its last renewal. Only the server can refuse, which `min-replicas-to-write` has it do.
     """
@@ -122,13 +124,15 @@ def test_a_master_without_replicas_renews_unless_it_asks_for_them(start, setting
     settings.LOCKING = {"old": options, "new": {"LOCATION": new.url}}
     until(lambda: is_copying(new), "a replica")
     until(lambda: _good_replicas(old) >= min_replicas, "a replica that counts")
-    held = get_lock("renewed", backend="old", ttl=1).acquire()
+    held = get_lock("renewed", backend="old", ttl=30).acquire()
     new.ask("REPLICAOF", "NO", "ONE")
     until(lambda: old.client().info("replication")["connected_slaves"] == 0, "a master without replicas")
 
     with pytest.raises(BackendError, match="NOREPLICAS") if min_replicas else nullcontext():
         held.extend(60)
+    new.ask("PEXPIRE", "renewed", "1")
     until(lambda: new.ask("EXISTS", "renewed") == 0, "the copy's end")
+    turned_clock.advance(31)
 
     with get_lock("renewed", backend="new") as other:
         other.ensure_held()
