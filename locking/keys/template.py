@@ -243,7 +243,7 @@ def _compile(source: str) -> Template:
 
 
 def _terms(source: str, *, quoted: bool) -> Iterator[str | Value]:
-    """Read a key in either style, term by term; what is wrong first is told first."""
+    """Read a key in either style, term by term; the first mistake is raised."""
     at = 0
     while True:
         match = (QUOTED_TERM if quoted else FORMAT_TERM).match(source, at)
