@@ -70,7 +70,7 @@ event AS (
 %(customers)sitem AS (
     INSERT INTO orders_orderitem (order_id, product_id, name, quantity, unit_price)
     SELECT id, product_id, name, quantity, price FROM line WHERE id IN (SELECT id FROM fresh))
-SELECT id::text, body::text, %(limits)s FROM fresh
+SELECT id::text, body::text FROM fresh UNION ALL SELECT NULL, (%(limits)s)::text
 """  # noqa: S608
 
 _KEYS = f"""kept AS (
@@ -186,13 +186,13 @@ def write_orders(receipts: Sequence[Receipt]) -> None:
     statement = _statement(keys != {None}, customers != {""})
     with prepared_cursor(connection.alias) as cursor:
         cursor.execute(statement, [json.dumps(_orders(receipts)), json.dumps(_lines(receipts))])
-        written = cursor.fetchall()
-    texts = {name: text for name, text, _ in written}
+        texts = dict(cursor.fetchall())
+    limited = json.loads(texts.pop(None) or "[]")  # of the whole batch, in a row of its own
     for receipt in receipts:
         if receipt.name not in texts:
             raise _why_not(receipt)
         receipt.text = texts[receipt.name]
-    for customer, product_id, sku, units, limit in written[0][2] or ():
+    for customer, product_id, sku, units, limit in limited:
         requested = sum(
             line.quantity
             for each in receipts
