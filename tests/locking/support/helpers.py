@@ -14,6 +14,7 @@ from django.db import connections
 from locking.backends.capabilities import releaser_of
 from locking.backends.redis.scripts import Request
 from locking.core.handler import locks
+from locking.exceptions import BackendUnavailable
 from locking.inspection import deadlocks, heartbeat, waits
 from locking.inspection.waits import PUBLISH_AFTER
 from locking.signals import lock_force_released, notify
@@ -30,6 +31,15 @@ def parts_of(request: Request) -> list[bytes]:
         parts.append(rest[:length])
         rest = rest[length + 2 :]
     return parts
+
+
+def is_answered(step: Callable[[], object]) -> bool:
+    """Take a step; False while the backend doesn't answer."""
+    try:
+        step()
+    except BackendUnavailable:
+        return False
+    return True
 
 
 def elsewhere(function: Callable[[], T]) -> T:

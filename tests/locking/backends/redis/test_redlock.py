@@ -4,6 +4,7 @@ import tempfile
 import threading
 from collections import deque
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,6 +26,7 @@ from locking.testing.contract.base import begin
 from locking.utils.ownership import new_owner
 from tests.backends import REDLOCK, any_engine
 from tests.locking.backends.redis.test_redis_faults import Interrupting
+from tests.locking.support.helpers import is_answered
 from tests.locking.support.redlock_nodes import PATIENCE, client, compiled_shim, nodes, until
 
 TTL = 60.0
@@ -428,15 +430,7 @@ def _detach_a_replica(master):
 
 def _try_until_up(alias, buyer, fenced):
     """Sell, asking again while servers that were down are still left alone."""
-    until(lambda: _sells(alias, buyer, fenced), "servers that are asked again")
-
-
-def _sells(alias, buyer, fenced):
-    try:
-        _sell(alias, buyer, fenced)
-    except BackendUnavailable:
-        return False
-    return True
+    until(lambda: is_answered(partial(_sell, alias, buyer, fenced)), "servers that are asked again")
 
 
 def _has_waiters(alias):
