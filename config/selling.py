@@ -13,7 +13,7 @@ def _locked(lock: str, **options: Any) -> dict[str, Any]:
 STRATEGIES: Final[dict[str, dict[str, Any]]] = {
     "conditional_update": {"STRATEGY": "conditional_update"},
     "write_first": {"STRATEGY": "write_first"},
-    "combined": {"STRATEGY": "combined", "OPTIONS": {"SHARED_CONNECTION": True}},
+    "combined": {"STRATEGY": "combined", "OPTIONS": {"SHARED_CONNECTION": True, "WRITE_FIRST": True}},
     "redis_gate": {"STRATEGY": "redis_gate"},
     "redis_lock": _locked("default"),
     "fenced_lock": _locked("default", FENCED=True),

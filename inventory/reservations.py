@@ -97,10 +97,11 @@ class Held:
             ReservationGone: it has ended. CauseUsed: the cause named something else.
         """
         from inventory.strategies.base import Sale
+        from inventory.strategies.conditional_update import ConditionalUpdate
 
         wanted = Wanted(check_cause(cause), Kind.SELL, self.lines, detail=(str(self.id),))
         sale = Sale(self.stock, wanted, write=write, post=self._sell)
-        return sale.run_in_own_transaction() if write is not None else sale.run_in_yours()
+        return sale.run_in_yours() if write is None else sale.run_by(ConditionalUpdate(self.stock.settings))
 
     def _sell(self, wanted: Wanted, wait: float | None) -> Posted:
         using = self.stock.using

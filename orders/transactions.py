@@ -8,14 +8,10 @@ from typing import Final
 
 from django.db import connection, transaction
 
-from inventory.strategies.base import Understood
+from inventory.strategies.base import Progress, Understood
 
 WAIT: Final = 10.0
 """Seconds to wait for a row that others have locked."""
-
-
-class _Progress:
-    written = False
 
 
 @contextmanager
@@ -29,7 +25,7 @@ def change(cause: str, wait: float | None = None) -> Iterator[None]:
         Busy: a row stayed locked. DatabaseUnavailable: the failure came before COMMIT: nothing was changed.
         OutcomeUnknown: COMMIT had no answer; repeat the change, which takes effect once.
     """
-    progress = _Progress()
+    progress = Progress()
     limit = f"{max(1, round((wait or WAIT) * 1000))}ms"
     with Understood(cause, connection, progress), transaction.atomic(durable=True):
         with connection.cursor() as cursor:

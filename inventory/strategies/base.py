@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.core.checks import CheckMessage
-from django.db import DatabaseError, InterfaceError, InternalError, OperationalError, connections, transaction
+from django.db import connections, transaction
+from django.db.utils import DatabaseError, Error, InterfaceError, InternalError, OperationalError
 
 from inventory import ledger
 from inventory.answers import as_stored, restored
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
 CONNECTION_ERRORS: Final = (OperationalError, InterfaceError, InternalError)
 
 _BUSY: Final = frozenset({"40001", "40P01", "55P03", "55006"})  # serialization, deadlock, lock timeout
-_BUSY_CODES: Final = frozenset(
-    {1205, 1213, 1020, 3572}
-)  # MySQL's: lock wait, deadlock, record changed, NOWAIT
+_BUSY_CODES: Final = frozenset({1205, 1213, 1020, 3572})  # MySQL's: lock wait, deadlock, changed, NOWAIT
 _REFUSED: Final = frozenset({"22", "23", "25", "40", "42", "53", "55"})
 """SQLSTATE classes that the server answers with, having rolled back."""
 
@@ -38,7 +37,7 @@ WOULD_COMMIT_LATE: Final = (
 
 
 class Repeated(Exception):
-    """Undo a transaction that wrote before it found its cause used; the first sale's answer counts."""
+    """Undo what was written before its cause was found used, or its units gone: the first sale counts."""
 
 
 class SoldLines(tuple[Line, ...]):
@@ -56,7 +55,13 @@ class SoldLines(tuple[Line, ...]):
         return tuple(self)
 
 
-class Sale:
+class Progress:
+    """How far work is: once something is `written`, a failure may come from its COMMIT."""
+
+    written = False
+
+
+class Sale(Progress):
     """One sale, as a strategy sees it.
 
     Attributes:
@@ -99,12 +104,6 @@ class Sale:
                 strategy.sell(self)
             except Repeated:
                 self.repeated()
-        return self.value
-
-    def run_in_own_transaction(self) -> Any:
-        """Take and write in one transaction that no strategy leads: what was reserved needs none."""
-        with Understood(self.cause, connections[self.using], self):
-            self.in_transaction()
         return self.value
 
     # What strategies call.
@@ -222,12 +221,6 @@ class Strategy(ABC):
         """Take notice that there may be more of these items; called after the commit."""
 
 
-class Progress(Protocol):
-    """How far work is: once something is `written`, a failure may come from its COMMIT."""
-
-    written: bool
-
-
 class Understood:
     """Say what an error of the database means for the caller: busy, nothing done, or unknown.
 
@@ -252,7 +245,7 @@ class Understood:
             raise Busy(f"the stock stayed locked: {str(error).splitlines()[0]}") from error
         if self._outer:
             return
-        if (self._sale is None or self._sale.written) and not all(map(_refused, _failures(error))):
+        if (self._sale is None or self._sale.written) and not all(map(was_refused, failures(error))):
             raise OutcomeUnknown(self._cause) from error
         raise DatabaseUnavailable(
             f"the database failed before {self._cause!r} was committed; nothing was changed"
@@ -265,15 +258,16 @@ def _sqlstate(error: Exception) -> tuple[str, int]:
     return getattr(cause, "sqlstate", None) or "", code
 
 
-def _refused(error: DatabaseError) -> bool:
+def was_refused(error: Error) -> bool:
+    """Return whether the server has answered with this error, and rolled back."""
     state, code = _sqlstate(error)
     return state[:2] in _REFUSED or code in _BUSY_CODES
 
 
-def _failures(error: BaseException | None) -> Iterator[DatabaseError]:
-    # After a COMMIT without an answer Django reconnects: where that is refused, it hides the loss.
+def failures(error: BaseException | None, kind: type[Error] = DatabaseError) -> Iterator[Error]:
+    """Yield the database's errors behind an error: Django's reconnecting hides the loss of a COMMIT."""
     while error is not None:
-        if isinstance(error, DatabaseError):
+        if isinstance(error, kind):
             yield error
         error = error.__context__
 

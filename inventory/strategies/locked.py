@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 from urllib.parse import quote
 
 from inventory.conf import AliasSettings
 from inventory.exceptions import Busy
 from inventory.hooks import reach
+from inventory.lines import Line
 from inventory.strategies.base import Sale, Strategy
-
-if TYPE_CHECKING:
-    from inventory.lines import Line
 
 
 class Locked(Strategy):

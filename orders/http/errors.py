@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from traceback import walk_tb
 from typing import Any, Final
@@ -16,6 +16,7 @@ from ninja.errors import HttpError
 
 import inventory
 from inventory import ReservationGone, Shortage
+from inventory.strategies.base import failures, was_refused
 from locking import BackendError, LockLost, LockNotAcquired, StaleFencingToken
 from orders.after_sale import lifecycle
 from orders.http import problems
@@ -119,29 +120,14 @@ def _outage(detail: str, kind: problems.ProblemType = UNAVAILABLE) -> Callable[[
     return answer
 
 
-_REFUSED: Final = ("22", "23", "25", "40", "42", "53", "55")
-"""SQLSTATE classes that the server answers with, having rolled back."""
-
-
 def _database(error: DatabaseError) -> Problem:
     """Answer an error of reading, which may come before a change or behind its commit."""
-    chain = list(_failures(error))
+    chain = list(failures(error, Error))
     if all(map(_unreachable, chain)):
         return _outage("The database can't be reached.")(error)
-    if all(_unreachable(failure) or _refused(failure) for failure in chain):
+    if all(_unreachable(failure) or was_refused(failure) for failure in chain):
         return _outage("The database refused the work; nothing was changed.")(error)
     return _outage("The connection to the database was lost.", OUTCOME_UNKNOWN)(error)
-
-
-def _failures(error: BaseException | None) -> Iterator[Error]:
-    while error is not None:
-        if isinstance(error, Error):
-            yield error
-        error = error.__context__
-
-
-def _refused(error: Error) -> bool:
-    return (getattr(error.__cause__, "sqlstate", None) or "")[:2] in _REFUSED
 
 
 def _unreachable(error: Error) -> bool:

@@ -8,10 +8,13 @@ from django.db import IntegrityError, connection, transaction
 
 from inventory import CauseUsed, Shortage, SoldOut, Stock
 from inventory.group_commit import GroupCommit, Ticket
+from inventory.hooks import installed
 from inventory.ledger import Kind, Wanted
 from inventory.lines import read_lines
 from inventory.models import Entry
+from inventory.strategies import combined
 from inventory.strategies.base import Sale
+from inventory.strategies.combined import STEADY, Combined
 from inventory.testing import race_threads
 from tests.stock.shop.models import Order
 
@@ -187,3 +190,124 @@ def test_a_stock_made_for_each_sale_sells_in_the_same_batches():
     """The strategy belongs to the process and the alias; one per `Stock` would commit each sale alone."""
     assert Stock(strategy="combined").strategy is stock.strategy
     assert Stock().strategy is not stock.strategy
+
+
+# Written first.
+
+
+@pytest.fixture
+def steady():
+    """One that has just sold so many batches whole that it writes the next one first."""
+    strategy = Combined(stock.settings, write_first=True)
+    strategy._sold_whole = STEADY
+    return strategy
+
+
+def steps_of(strategy, batch):
+    """Sell to a batch; return the steps that it went through."""
+    steps = []
+    with installed(lambda name, **facts: steps.append(name)):
+        strategy.sell_batch(batch)
+    return [step for step in steps if step in ("decided", "recorded")]
+
+
+def test_batches_are_written_first_once_they_are_sold_whole():
+    """So many as were sold before, the units are taken first."""
+    stock.receive("mug", STEADY + 1, cause="in")
+    strategy = Combined(stock.settings, write_first=True)
+    for number in range(STEADY):
+        assert steps_of(strategy, [ticket(str(number), {"mug": 1})])[0] == "decided"
+    assert steps_of(strategy, [ticket("last", {"mug": 1})])[0] == "recorded"
+    assert (len(orders()), stock.available("mug")) == (STEADY + 1, 0)
+
+
+def test_only_where_it_is_asked_for():
+    """Without the option the units are always taken first."""
+    stock.receive("mug", 1, cause="in")
+    strategy = Combined(stock.settings)
+    strategy._sold_whole = STEADY
+    assert steps_of(strategy, [ticket("a", {"mug": 1})])[0] == "decided"
+
+
+def sells_no_more_than_there_is(strategy):
+    """Of three that are written one is short; it is refused, and its order isn't there."""
+    stock.receive("mug", 3, cause="in")
+    batch = [ticket("a", {"mug": 1}), ticket("b", {"mug": 3}), ticket("c", {"mug": 2})]
+    strategy.sell_batch(batch)
+    assert [type(each.error) for each in batch] == [type(None), SoldOut, type(None)]
+    assert batch[1].error.shortages == (Shortage("mug", 3, 2),)
+    assert orders() == {"a", "c"}
+    assert stock.available("mug") == 0
+    assert strategy._sold_whole == 0
+
+
+def test_one_that_is_short_is_refused_though_it_was_written(steady):
+    sells_no_more_than_there_is(steady)
+
+
+def test_a_batch_that_keeps_what_is_short_is_found_out(steady, monkeypatch):
+    """The mutant commits what it has written, whatever was taken."""
+    monkeypatch.setattr(combined, "all", lambda found: True, raising=False)
+    with pytest.raises(AssertionError):
+        sells_no_more_than_there_is(steady)
+
+
+def test_a_repeated_sale_gets_the_first_ones_order(steady):
+    """It is written in vain, rolled back, and answered as the first time; the others are sold."""
+    stock.receive("mug", 5, cause="in")
+    first = ticket("a", {"mug": 1}, write=lambda lines: Order.objects.create(reference="first").pk)
+    steady.sell_batch([first])
+    steady._sold_whole = STEADY
+    again = [ticket("b", {"mug": 1}), ticket("a", {"mug": 1}), ticket("a", {"mug": 2})]
+    steady.sell_batch(again)
+    assert again[1].sale.value == first.sale.value
+    assert [type(each.error) for each in again] == [type(None), type(None), CauseUsed]
+    assert (orders(), stock.available("mug")) == ({"first", "b"}, 3)
+
+
+def test_a_cause_twice_in_a_batch_that_is_written_first_is_one_sale(steady):
+    stock.receive("mug", 5, cause="in")
+    batch = [ticket("a", {"mug": 1}), ticket("a", {"mug": 1})]
+    steady.sell_batch(batch)
+    assert batch[0].sale.value == batch[1].sale.value == Order.objects.get()
+    assert stock.available("mug") == 4
+
+
+def test_one_that_cannot_be_written_first_is_refused_alone(steady):
+    stock.receive({"mug": 5, "pen": 1}, cause="in")
+    Order.objects.create(reference="b")
+    batch = [ticket("a", {"mug": 1, "pen": 1}), ticket("b", {"mug": 1}), ticket("c", {"mug": 1})]
+    steady.sell_batch(batch)
+    assert [type(each.error) for each in batch] == [type(None), IntegrityError, type(None)]
+    assert stock.available(["mug", "pen"]) == {"mug": 3, "pen": 0}
+
+
+def test_rows_locked_in_another_order_are_waited_for_once(steady):
+    """Who holds the level and waits for what was written gets it: the batch gives way, and is sold then."""
+    stock.receive("mug", 3, cause="in")
+    Order.objects.create(reference="shared")
+    locked, written = threading.Event(), threading.Event()
+
+    def lock_shared():
+        return list(Order.objects.select_for_update().filter(reference="shared"))
+
+    def level_first():
+        with transaction.atomic():
+            stock.sell({"mug": 1}, cause="other")
+            locked.set()
+            assert written.wait(30)
+            return lock_shared()
+
+    def write(lines):
+        lock_shared()
+        written.set()
+        return place(lines)
+
+    def written_first():
+        assert locked.wait(30)
+        batch = [ticket("a", {"mug": 1}, write=write)]
+        steady.sell_batch(batch)
+        return batch[0].error
+
+    assert race_threads([level_first, written_first])[1] is None
+    assert stock.available("mug") == 1

@@ -2,6 +2,9 @@
 
 import pytest
 
+from inventory.conf import AliasSettings
+from inventory.strategies import combined
+from inventory.strategies.combined import Combined
 from inventory.testing import StrategyContract
 
 
@@ -23,6 +26,22 @@ class TestLocked(StrategyContract):
 @pytest.mark.django_db(transaction=True)
 class TestCombined(StrategyContract):
     strategy = "combined"
+
+
+class WrittenFirst(Combined):
+    """Writes every batch first: it takes none before."""
+
+    def __init__(self, settings: AliasSettings) -> None:
+        super().__init__(settings, write_first=True)
+
+
+@pytest.mark.django_db(transaction=True)
+class TestCombinedWrittenFirst(StrategyContract):
+    strategy = "tests.stock.test_contract.WrittenFirst"
+
+    @pytest.fixture(autouse=True)
+    def _from_the_first_batch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(combined, "STEADY", 0)
 
 
 @pytest.mark.django_db(transaction=True)
