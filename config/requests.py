@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
 import threading
 import time
@@ -26,6 +27,8 @@ BODY_BYTES: Final = 1 << 20
 ALL_BODY_BYTES: Final = 64 << 20
 """What all bodies that one worker is waiting for may need of memory."""
 LIVENESS: Final = "/livez"
+RUNS: Final = "/lab/"
+"""Addresses whose requests start processes, which inherit the cores of the thread."""
 
 Environ = dict[str, Any]
 logger = logging.getLogger(__name__)
@@ -249,6 +252,29 @@ class Bodies:
         self._keep_within_memory()
 
 
+class OneCore:
+    """Keeps the threads that run Python on one core (Linux). Others, such as granian's own, may use all.
+
+    Threads of one interpreter take turns. Where each turn is on another core, that has to be woken, and finds
+    cold caches: docs/adr/0026 has what it costs.
+
+    Args:
+        number: of the worker, which chooses the core.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._all = os.sched_getaffinity(0)
+        self._one = {sorted(self._all)[number % len(self._all)]}
+        self._thread = threading.local()
+
+    def use(self, path: str) -> None:
+        """Have this thread answer a request for `path` on the core, or on all where processes are started."""
+        cores = self._all if path.startswith(RUNS) else self._one
+        if getattr(self._thread, "cores", None) is not cores:
+            os.sched_setaffinity(0, cores)
+            self._thread.cores = cores
+
+
 class Gateway:
     """Runs an application for granian's requests, in a thread that brings a complete one.
 
@@ -258,10 +284,18 @@ class Gateway:
         threads: that may run the application; `/livez` is answered beside them. Where the pool has more
             threads than these, health is answered although all requests wait for a lock or the database.
         access_log: the format of granian's log of requests, if one is kept.
+        core: on which the threads stay, if they do.
     """
 
-    def __init__(self, application: Any, bodies: Bodies, threads: int, access_log: str | None = None) -> None:
-        self._application, self._bodies = application, bodies
+    def __init__(
+        self,
+        application: Any,
+        bodies: Bodies,
+        threads: int,
+        access_log: str | None = None,
+        core: OneCore | None = None,
+    ) -> None:
+        self._application, self._bodies, self._core = application, bodies, core
         self._log = _build_access_logger(access_log) if access_log else None  # type: ignore[no-untyped-call]
         self._free, self._lock = threads, threading.Lock()
         self._queue: deque[tuple[Any, Environ]] = deque()
@@ -295,6 +329,8 @@ class Gateway:
 
     def _answer(self, protocol: Any, environ: Environ) -> None:
         """Call the application; what it raises is logged and answered with 500."""
+        if self._core:
+            self._core.use(environ["PATH_INFO"])
         began = time.time(), time.perf_counter()
         response: Any = Response()  # type: ignore[no-untyped-call]
         try:

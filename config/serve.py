@@ -19,8 +19,8 @@ from django.utils.module_loading import import_string
 from config.server import HOST
 
 MANIFEST = ManifestFilesMixin.manifest_name
-SERVED = {"CONN_MAX_AGE": "600", "SOLD_OUT_MEMORY": "0.25"}
-"""Settings, in seconds, for processes that serve for long; the environment may name others."""
+SERVED = {"CONN_MAX_AGE": "600", "SOLD_OUT_MEMORY": "0.25", "WORKER_CPU_AFFINITY": "true"}
+"""Settings for processes that serve for long; the environment may name others."""
 
 THREADS = 16
 WORKERS = 2

@@ -27,7 +27,7 @@ from granian.server.common import WORKERS_METHODS
 from granian.server.mp import MPServer, WorkerProcess
 
 from config.connections import CONNECTIONS, Connections, raise_file_limit
-from config.requests import Bodies, Gateway, InlineLoop, Scheduler
+from config.requests import Bodies, Gateway, InlineLoop, OneCore, Scheduler
 
 HOST: Final = "127.0.0.1"
 STOP_SECONDS: Final = 30
@@ -142,7 +142,9 @@ def serve_requests(
         worker_id, sock, ipc, *threads, *http, *tls, metrics
     )
     bodies, inline = Bodies(), InlineLoop()
-    handle = Gateway(application, bodies, options[2] - SPARE_THREADS, access_log).handle
+    pinned = settings.WORKER_CPU_AFFINITY and hasattr(os, "sched_setaffinity")
+    core = OneCore(worker_id) if pinned else None
+    handle = Gateway(application, bodies, options[2] - SPARE_THREADS, access_log, core).handle
     serve = getattr(worker, WORKERS_METHODS[mode][False])
     connections = Connections(settings.CONNECTIONS_PER_ADDRESS)
     serve(Scheduler(inline, handle), inline, shutdown)

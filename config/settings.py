@@ -174,6 +174,7 @@ INVENTORY = selling_strategies(CHECKOUT_STRATEGY, LOCKING, others=DEBUG)
 
 CURRENCY = env.str("CURRENCY", default="EUR")  # of new products, by ISO 4217
 PAYMENT_WINDOW = env.int("PAYMENT_WINDOW", default=900)  # seconds to pay an order; 0 = without end
+WORKER_CPU_AFFINITY = env.bool("WORKER_CPU_AFFINITY", default=False)  # a worker's Python stays on one core
 CONNECTIONS_PER_ADDRESS = env.int("CONNECTIONS_PER_ADDRESS", default=256)  # of one worker; 0 = no limit
 CHECKOUT_RATE = env.int("CHECKOUT_RATE", default=0)  # requests per minute by one customer; 0 = no limit
 CHECKOUT_RATE_PER_ADDRESS = env.int(

@@ -1,7 +1,7 @@
 """How many units of a product one customer may have, bought and reserved.
 
-A count locks the customer's row, and compares after that: of two that come at once the second
-waits for the first and sees what it left. Levels of stock are locked before customers' rows, everywhere.
+A count locks the customer's row, and compares after that: of two that come at once the second waits for the
+first and sees what it left. Levels of stock are locked before customers' rows, but see docs/adr/0073.
 """
 
 from __future__ import annotations

@@ -206,7 +206,11 @@ def steady():
 def steps_of(strategy, batch):
     """Sell to a batch; return the steps that it went through."""
     steps = []
-    with installed(lambda name, **facts: steps.append(name)):
+
+    def note(name: str, /, **facts: object) -> None:
+        steps.append(name)
+
+    with installed(note):
         strategy.sell_batch(batch)
     return [step for step in steps if step in ("decided", "recorded")]
 
