@@ -27,9 +27,6 @@ BODY_BYTES: Final = 1 << 20
 ALL_BODY_BYTES: Final = 64 << 20
 """What all bodies that one worker is waiting for may need of memory."""
 LIVENESS: Final = "/livez"
-BUSY: Final = 0.4
-"""Share of a core above which the threads of a worker stay on one."""
-LOOK_SECONDS: Final = 0.1
 RUNS: Final = "/lab/"
 """Addresses whose requests start processes, which inherit the cores of the thread."""
 
@@ -256,35 +253,26 @@ class Bodies:
 
 
 class OneCore:
-    """Keeps the threads that run Python on one core while they are busy (Linux); granian's own may use all.
+    """Keeps the threads that run Python on one core (Linux); granian's own may use all.
 
     Threads of one interpreter take turns. Where each turn is on another core, that has to be woken, and finds
-    cold caches: docs/adr/0026 has what it costs. Threads that mostly wait are better off on any free core.
+    cold caches: docs/adr/0026 has what it costs.
 
     Args:
         number: of the worker, which chooses the core.
     """
 
     def __init__(self, number: int) -> None:
-        self._all = self._wanted = os.sched_getaffinity(0)
+        self._all = os.sched_getaffinity(0)
         self._one = {sorted(self._all)[number % len(self._all)]}
         self._thread = threading.local()
-        self._seen = time.monotonic(), time.process_time()
 
     def use(self, path: str) -> None:
         """Have this thread answer a request for `path` there, or on all cores where processes are started."""
-        self._look()
-        cores = self._all if path.startswith(RUNS) else self._wanted
+        cores = self._all if path.startswith(RUNS) else self._one
         if getattr(self._thread, "cores", None) is not cores:
             os.sched_setaffinity(0, cores)
             self._thread.cores = cores
-
-    def _look(self) -> None:
-        """Choose by how much of a core the process has used lately."""
-        (before, used), now = self._seen, time.monotonic()
-        if now - before >= LOOK_SECONDS:
-            self._seen = now, time.process_time()
-            self._wanted = self._one if self._seen[1] - used > BUSY * (now - before) else self._all
 
 
 class Gateway:

@@ -6,7 +6,6 @@ import io
 import os
 import threading
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -37,16 +36,6 @@ def cores_of(gateway: Gateway, *paths: str) -> list[set[int]]:
     return found
 
 
-def behind_work(number: int, share: float) -> OneCore:
-    """Return what a worker has that has used this share of a core for a while."""
-    with mock.patch("config.requests.time") as clock:
-        clock.monotonic.return_value = clock.process_time.return_value = 0.0
-        core = OneCore(number)
-        clock.monotonic.return_value, clock.process_time.return_value = 1.0, share
-        core._look()
-    return core
-
-
 def application(environ: Any, start: Any) -> list[bytes]:
     start("200 OK", [])
     return [b""]
@@ -56,15 +45,10 @@ def test_a_thread_stays_on_its_workers_core():
     """It is chosen by the worker's number; the lab, whose processes would inherit it, is left all of them."""
     every = os.sched_getaffinity(0)
     for number in range(3):
-        gateway = Gateway(application, Bodies(), 2, core=behind_work(number, share=1.0))
+        gateway = Gateway(application, Bodies(), 2, core=OneCore(number))
         one = {sorted(every)[number % len(every)]}
         assert cores_of(gateway, "/checkout/", "/lab/runs/", "/products/") == [one, every, one]
     assert os.sched_getaffinity(0) == every
-
-
-def test_threads_that_wait_use_any_core():
-    gateway = Gateway(application, Bodies(), 2, core=behind_work(0, share=0.2))
-    assert cores_of(gateway, "/checkout/") == [os.sched_getaffinity(0)]
 
 
 def test_without_the_setting_it_may_use_all():
