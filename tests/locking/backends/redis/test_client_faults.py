@@ -202,7 +202,7 @@ async def _channel_other_than(server, before):
     """Wait until the event loop listens to a channel, and not to the one before."""
     async with asyncio.timeout(PATIENCE):
         while (found := server.pubsub_channels("holdfast_lock_wake:*")) in ([], [before]):
-            await asyncio.sleep(0.01)  # asks Redis again until it listens anew
+            await asyncio.sleep(0.01)  # asks Redis again until it listens once more
     return found[0]
 
 
