@@ -199,7 +199,7 @@ def _begun(request: list[Any], fds: list[int], server: socket.socket) -> list[st
 
 
 def _end_with_the_test(pid: int, tells: int) -> None:
-    """Wait until the process ends; kill it if the test itself was killed, which no longer reads how it ended."""
+    """Wait for the end of the process; end it where the test that would read of it was killed."""
     events = poll()
     ended = os.pidfd_open(pid)
     events.register(ended, POLLIN)
