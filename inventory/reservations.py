@@ -97,11 +97,10 @@ class Held:
             ReservationGone: it has ended. CauseUsed: the cause named something else.
         """
         from inventory.strategies.base import Sale
-        from inventory.strategies.conditional_update import ConditionalUpdate
 
         wanted = Wanted(check_cause(cause), Kind.SELL, self.lines, detail=(str(self.id),))
         sale = Sale(self.stock, wanted, write=write, post=self._sell)
-        return sale.run_in_yours() if write is None else sale.run_by(ConditionalUpdate(self.stock.settings))
+        return sale.run_in_yours() if write is None else sale.run_by(None)
 
     def _sell(self, wanted: Wanted, wait: float | None) -> Posted:
         using = self.stock.using

@@ -94,14 +94,14 @@ class Sale(Progress):
         with Understood(self.cause, connections[self.using]), in_transaction(self.using):
             return self._take(None)
 
-    def run_by(self, strategy: Strategy) -> Any:
-        """Have the strategy lead, and return what `write` returned."""
-        connection = connections[self.using]
-        if strategy.leads and connection.in_atomic_block and not _is_of_a_test(connection):
+    def run_by(self, strategy: Strategy | None) -> Any:
+        """Have the strategy lead, or none for what was reserved, and return what `write` returned."""
+        connection, sell = connections[self.using], strategy.sell if strategy else Sale.in_transaction
+        if strategy and strategy.leads and connection.in_atomic_block and not _is_of_a_test(connection):
             raise TransactionError(WOULD_COMMIT_LATE.format(name=strategy.name))
         with Understood(self.cause, connection, self):
             try:
-                strategy.sell(self)
+                sell(self)
             except Repeated:
                 self.repeated()
         return self.value
