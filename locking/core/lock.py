@@ -519,49 +519,46 @@ class SingleLock(Lock):
         self, waiter: Waiter, busy: Busy, begun: float, wait: float | None, context: object
     ) -> Grant:
         outcome: Outcome = busy
-        with self._waiting(busy, context, begun) as watch:
-            try:
-                while isinstance(outcome, Busy):
-                    pause = self._pause(outcome, begun, wait)
-                    if watch.due() <= 0.0:
-                        watch.look(outcome)
-                    outcome = waiter.wait(max(0.0, min(pause, watch.due())))
-            finally:
-                if withdraw := watch.end():
-                    withdraw()
+        waiting = waits.Waiting(self.terms, context, begun)
+        try:
+            watch = self._begun(waiting, busy, begun)
+            while isinstance(outcome, Busy):
+                pause = self._pause(outcome, begun, wait)
+                if (left := watch.due()) <= 0.0:
+                    watch.look(outcome)
+                    left = watch.due()
+                outcome = waiter.wait(max(0.0, min(pause, left)))
+        finally:
+            if withdraw := waiting.end():
+                withdraw()
         return outcome
 
     async def _await_in(
         self, waiter: AsyncWaiter, busy: Busy, begun: float, wait: float | None, context: object
     ) -> Grant:
         outcome: Outcome = busy
-        with self._waiting(busy, context, begun) as watch:
-            try:
-                while isinstance(outcome, Busy):
-                    pause = self._pause(outcome, begun, wait)
-                    if watch.due() <= 0.0:
-                        await asyncio.to_thread(watch.look, outcome)
-                    outcome = await waiter.wait(max(0.0, min(pause, watch.due())))
-            finally:
-                if withdraw := watch.end():
-                    await asyncio.shield(asyncio.to_thread(withdraw))
+        waiting = waits.Waiting(self.terms, context, begun)
+        try:
+            watch = self._begun(waiting, busy, begun)
+            while isinstance(outcome, Busy):
+                pause = self._pause(outcome, begun, wait)
+                if (left := watch.due()) <= 0.0:
+                    await asyncio.to_thread(watch.look, outcome)
+                    left = watch.due()
+                outcome = await waiter.wait(max(0.0, min(pause, left)))
+        finally:
+            if withdraw := waiting.end():
+                await asyncio.shield(asyncio.to_thread(withdraw))
         return outcome
 
-    @contextmanager
-    def _waiting(self, busy: Busy, context: object, begun: float) -> Iterator[waits.WaitWatch]:
-        """Count a wait, and let observers hear of it, for as long as the block runs."""
-        settings, facts = self.backend.settings, (self.name, self.terms.template, self.backend.alias)
+    def _begun(self, waiting: waits.Waiting, busy: Busy, begun: float) -> waits.WaitWatch:
+        """Begin a wait that the server has answered with `busy`, unless there are too many."""
         if busy.outage is None and breaker.silent:
             breaker.answered(self.backend, self.key)
-        if not waits.waiters.enter(settings.alias, settings.max_waiters):
-            reason = f"{settings.max_waiters} waiters in this process already (MAX_WAITERS)"
-            raise self.not_acquired(busy, begun, TooManyWaiters, reason)
-        try:
-            tell("waiting", *facts, 1)
-            yield waits.watch(self.terms, context, begun)
-        finally:
-            waits.waiters.leave(settings.alias)
-            tell("waiting", *facts, -1)
+        if (watch := waiting.begin()) is not None:
+            return watch
+        reason = f"{self.backend.settings.max_waiters} waiters in this process already (MAX_WAITERS)"
+        raise self.not_acquired(busy, begun, TooManyWaiters, reason)
 
     def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already, unless it may be another task's.

@@ -13,6 +13,7 @@ from typing import Final
 
 from locking.backends.base import Busy
 from locking.core.lease import LeaseTerms
+from locking.signals import tell
 from locking.utils.background import after_fork
 
 
@@ -55,12 +56,18 @@ class WaiterCounts:
 
     def enter(self, alias: str, most: int | None) -> bool:
         """Count one more, unless there are `most` already; True when it was counted."""
-        with self._mutex:
-            if most is not None and self._waiting[alias] >= most:
-                return False
-            self._waiting[alias] += 1
-            self.total += 1
-            return True
+        is_counted = False
+        try:
+            with self._mutex:
+                if most is None or self._waiting[alias] < most:
+                    self._waiting[alias] += 1
+                    self.total += 1
+                    is_counted = True
+            return is_counted
+        except BaseException:  # a signal's handler, as the mutex was given back
+            if is_counted:
+                self.leave(alias)
+            raise
 
     def leave(self, alias: str) -> None:
         """Count one less."""
@@ -70,3 +77,38 @@ class WaiterCounts:
 
 
 waiters: Final = WaiterCounts()
+
+
+class Waiting:
+    """One wait that counts, and of which observers hear; `end` undoes what `begin` has done so far.
+
+    It is no context manager: no `__exit__` follows where a signal's handler raises right after `__enter__`.
+    """
+
+    _is_counted = False
+    _watch: WaitWatch | None = None
+
+    def __init__(self, terms: LeaseTerms, context: object, begun: float) -> None:
+        self._wait = terms, context, begun
+
+    def begin(self) -> WaitWatch | None:
+        """Return what accompanies the wait; None where there are as many as the settings allow."""
+        settings = self._wait[0].backend.settings
+        self._is_counted = waiters.enter(settings.alias, settings.max_waiters)
+        if self._is_counted:
+            self._tell(1)
+            self._watch = watch(*self._wait)
+        return self._watch
+
+    def end(self) -> Callable[[], object] | None:
+        """End the wait, before its lock is granted; return the request that withdraws it, if there is one."""
+        try:
+            return None if self._watch is None else self._watch.end()
+        finally:
+            if self._is_counted:
+                waiters.leave(self._wait[0].backend.settings.alias)
+                self._tell(-1)
+
+    def _tell(self, change: int) -> None:
+        terms = self._wait[0]
+        tell("waiting", terms.name, terms.template, terms.backend.alias, change)
