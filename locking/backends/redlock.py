@@ -38,10 +38,9 @@ from locking.backends.capabilities import ForceRelease, Heartbeats, Listing
 from locking.backends.options import own_number
 from locking.backends.redis.backend import BATCH, RedisBackend
 from locking.backends.redis.diagnosis import judge
-from locking.backends.redis.index import Index
 from locking.backends.redis.kinds import Ordinary
 from locking.backends.redis.nodes import Node, Silence, ask_all
-from locking.backends.redis.scripts import Request, extend_request
+from locking.backends.redis.scripts import Index, Request, extend_request
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
 from locking.utils.clock import now

@@ -25,16 +25,7 @@ from locking.core import estimates
 from locking.core.pending_release import release_retrier
 from locking.exceptions import BackendError, LockError, LockExpired, LockLost, LockNotOwned
 from locking.keys.names import MIN_TTL, OnOpenTransaction, Seconds, check_ttl
-from locking.signals import (
-    COUNTED,
-    Outcome,
-    is_heard,
-    lock_lost,
-    lock_released,
-    notify,
-    publish,
-    tell,
-)
+from locking.signals import COUNTED, Outcome, is_heard, lock_lost, lock_released, notify, publish, tell
 from locking.utils import logs
 from locking.utils.background import after_fork, start_thread
 from locking.utils.call_site import CallSite, caller_site

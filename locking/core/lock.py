@@ -17,7 +17,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Holder, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease
-from locking.core import estimates, holders, waits
+from locking.core import estimates, waits
 from locking.core.breaker import breaker
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.lease import HOLDS, Lease, SingleLease, held_by, live_leases
@@ -593,8 +593,8 @@ class SingleLock(Lock):
     ) -> LockNotAcquired:
         """Return the error of a wait since `begun` that ends with this refusal."""
         alias, waited = self.backend.settings.alias, now() - begun
-        ask = waited >= holders.WORTH_A_QUESTION and _get_running_loop() is None
-        who = busy.holder and holders.description(self.backend, busy.holder, ask=ask)
+        ask = waited >= waits.WORTH_A_QUESTION and _get_running_loop() is None
+        who = busy.holder and waits.description(self.backend, busy.holder, ask=ask)
         usual = estimates.usual_hold(alias, self.terms.template)
         return error(self.name, waited=waited, backend=alias, holder=busy.holder, held_by=who,
                      retry_after=busy.retry_after, reason=reason, estimate=usual)  # fmt: skip

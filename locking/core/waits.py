@@ -1,20 +1,27 @@
-"""A wait for a lock: how many of them this process allows, and what accompanies one.
+"""A wait for a lock: how many of them this process allows, what accompanies one, and who is waited for.
 
 An uncontended acquisition never comes here.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
-from typing import Final
+from typing import Any, Final
 
-from locking.backends.base import Busy
-from locking.core.lease import LeaseTerms
+from locking.backends.base import BaseLockBackend, Busy
+from locking.backends.capabilities import Heartbeats
+from locking.core.lease import LeaseTerms, SingleLease, live_leases
+from locking.exceptions import LockError
 from locking.signals import tell
 from locking.utils.background import after_fork
+from locking.utils.call_site import activity_of, name_of
 
 
 class WaitWatch:
@@ -112,3 +119,35 @@ class Waiting:
     def _tell(self, change: int) -> None:
         terms = self._wait[0]
         tell("waiting", terms.name, terms.template, terms.backend.alias, change)
+
+
+# --- who has the lock, in the words of an error ----------------------------------------------------------
+
+WORTH_A_QUESTION = 1.0
+"""Seconds: who has waited for so long may ask once more; a process publishes what it has held for as long."""
+
+
+def description(backend: BaseLockBackend, owner: str, *, ask: bool) -> str | None:
+    """Return who the owner is, as far as it is known; with `ask` by what its process has published."""
+    facts: dict[str, Any] = {}
+    for lease in live_leases():
+        if lease.owner == owner:
+            facts = {"host": socket.gethostname(), "pid": os.getpid(), **facts_of(lease)}
+    if ask and not facts and isinstance(backend, Heartbeats):
+        client = owner.split(":", 1)[0]
+        with suppress(LockError, ValueError):
+            if (published := backend.heartbeats([client]).get(client)) is not None:
+                process = json.loads(published.text)
+                facts = {**process, **process.get("holds", {}).get(owner, {})}
+    if not facts:
+        return None
+    words = [f"process {facts.get('pid')} on {facts.get('host')}"]
+    words += [str(facts[name]) for name in ("thread", "doing") if facts.get(name)]
+    return ", ".join([*words, f"at {facts['site']}"] if facts.get("site") else words)
+
+
+def facts_of(lease: SingleLease) -> dict[str, Any]:
+    """Return who holds a lease of this process, and where it was taken."""
+    context = lease.context()
+    site = lease.site.describe() if lease.site is not None else None
+    return {"thread": name_of(context), "doing": activity_of(context), "site": site}

@@ -10,7 +10,7 @@ from typing import Final
 
 from django.db import Error, connections
 
-from locking.utils.backoff import jittered
+from locking.utils.clock import jittered
 from locking.utils.databases import limit_waits, timestamp, was_locked_out
 
 logger = logging.getLogger(__name__)

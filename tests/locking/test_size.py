@@ -34,7 +34,7 @@ PARTS: Final[dict[str, str]] = {
     "backends/options.py": "core",
     "backends/capabilities.py": "core",
     "backends/waiters.py": "core",
-    "backends/memory": "core",
+    "backends/memory.py": "core",
     "backends/database": "database",
     "backends/redlock.py": "redlock",
     "backends/redis": "redis",

@@ -19,7 +19,6 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError,
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from locking.backends.redis.async_transport import AsyncServer, EventLoops
-from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import (
     MOVING,
     UNREACHABLE,
@@ -30,7 +29,7 @@ from locking.backends.redis.protocol import (
     Terms,
     translated,
 )
-from locking.backends.redis.scripts import Request, command
+from locking.backends.redis.scripts import Index, Request, command
 from locking.backends.redis.topology import (
     ack_of,
     bad_location,

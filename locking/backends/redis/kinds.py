@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Final, NamedTuple
 
 from locking.backends.base import Holder
-from locking.backends.redis.index import Index
 from locking.backends.redis.scripts import (
     FORCE_RELEASE,
     GET_HOLDER,
@@ -14,6 +13,7 @@ from locking.backends.redis.scripts import (
     LIST_LOCK,
     RAISE_TOKEN,
     SHORTEN,
+    Index,
     Request,
     Script,
     acquire_request,

@@ -34,8 +34,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from locking.backends.redis.index import Index
-from locking.backends.redis.scripts import Request, Resent, command, pack
+from locking.backends.redis.scripts import Index, Request, Resent, command, pack
 from locking.exceptions import BackendError, BackendUnavailable
 
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)

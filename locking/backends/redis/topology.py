@@ -26,8 +26,8 @@ from redis.sentinel import SentinelConnectionPool
 
 from locking.backends.options import misplaced
 from locking.backends.redis.async_transport import AsyncServer, EventLoops
-from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import ReplicaAck, Terms
+from locking.backends.redis.scripts import Index
 from locking.backends.redis.transport import ThreadServer
 from locking.backends.redis.verbs import Servers
 from locking.conf import AliasSettings

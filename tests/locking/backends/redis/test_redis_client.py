@@ -10,9 +10,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking import get_lock
-from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import Terms
-from locking.backends.redis.scripts import command
+from locking.backends.redis.scripts import Index, command
 from locking.backends.redis.topology import require_supported_client
 from locking.backends.redis.transport import ThreadConnection, ThreadServer, run
 from locking.testing.contract.base import begin, until
