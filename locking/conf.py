@@ -127,11 +127,7 @@ CHECKS: Final[dict[str, Callable[..., Any]]] = {
 
 
 def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
-    """Return the settings of `alias`, with the defaults filled in.
-
-    Raises:
-        ImproperlyConfigured: an unknown key, or an invalid value; the message names it.
-    """
+    """Return the settings of `alias`, with the defaults filled in."""
     if not isinstance(raw, Mapping):
         raise ImproperlyConfigured(f"LOCKING[{alias!r}] must be a dict, not {raw!r}")
     for unknown in raw.keys() - DEFAULTS.keys():

@@ -66,8 +66,7 @@ class Grant(NamedTuple):
     is_new: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Busy:
+class Busy(NamedTuple):
     """Someone else has the lock.
 
     Attributes:

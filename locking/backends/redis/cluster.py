@@ -60,11 +60,7 @@ class Address(NamedTuple):
 
 
 class SlotMap:
-    """Which server owns which slot, as far as this process knows.
-
-    Attributes:
-        owner: the server of each slot; None: unknown yet.
-    """
+    """Which server owns which slot, as far as this process knows."""
 
     def __init__(self, seeds: Sequence[Address]) -> None:
         self._seeds = list(seeds)
@@ -99,12 +95,7 @@ class Route:
 
 
 class Cluster(Calls):
-    """Requests to a cluster.
-
-    Args:
-        slots: the map, which threads and event loops share.
-        make: returns the server at an address.
-    """
+    """Requests to a cluster."""
 
     def __init__(self, terms: Terms, slots: SlotMap, make: Callable[[Address], Server]) -> None:
         super().__init__(terms)

@@ -225,9 +225,6 @@ def find_other_keys(backend: Kinds, servers: Iterable[Server]) -> Iterator[Findi
     """Look for keys under the alias's KEY_PREFIX that are no locks: acquiring such a name is an error.
 
     Without a prefix every key of the server would be such.
-
-    Raises:
-        BackendError: a server does not answer, or this user may not look.
     """
     prefix = backend.settings.key_prefix
     if not prefix:

@@ -6,6 +6,9 @@ kept in hand after its first use: the pool's check-out and check-in cost as much
 
 from __future__ import annotations
 
+import socket
+import struct
+import sys
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterator
@@ -22,7 +25,7 @@ from redis.retry import Retry
 
 from locking.backends.base import Outcome, Waiter
 from locking.backends.redis import protocol
-from locking.backends.redis.protocol import Server, Terms
+from locking.backends.redis.protocol import Server, Terms, unless_error
 from locking.backends.redis.scripts import command
 from locking.backends.redis.waiter import AnnouncedWaiter
 from locking.utils.background import after_fork
@@ -40,6 +43,9 @@ DEFAULT_TIMEOUT = 5.0
 OPPOSITES: Final = {"SUBSCRIBE": "UNSUBSCRIBE", "SSUBSCRIBE": "SUNSUBSCRIBE"}
 
 SIZE: Final = 65536
+FIRST_MOMENT: Final = 0.005
+"""Seconds of an exchange that the kernel times, with a system call less than Python: by then nearly all
+answers are there. Python times the rest, because the kernel begins again after each signal."""
 PENDING: Final = object()
 PUSHED: Final = getattr(hiredis, "PushNotification", ())
 """The type of what a server says unasked (RESP3); hiredis has it since 3.2."""
@@ -75,6 +81,12 @@ class ThreadConnection(protocol.Connection):
         self.connection.connect()
         self.is_open, self._reader = True, reader_for(self.connection)
         self._sock = getattr(self.connection, "_sock", None) if self._reader else None
+        if type(self._sock).__module__ == "socket" and sys.platform == "linux":  # neither TLS nor gevent's
+            limits = {socket.SO_RCVTIMEO: FIRST_MOMENT, socket.SO_SNDTIMEO: self.connection.socket_timeout}
+            for option, seconds in limits.items():
+                limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000) or 1)  # 0: no limit
+                self._sock.setsockopt(socket.SOL_SOCKET, option, limit)
+            self._sock.settimeout(None)
 
     def disconnect(self) -> None:
         self.is_open, self._sock = False, None
@@ -86,7 +98,7 @@ class ThreadConnection(protocol.Connection):
         else:
             self._sock.sendall(packet)
             if replies is None:
-                self._reader.feed(self._sock.recv(SIZE))
+                self._reader.feed(self._received())
                 if type(reply := self._reader.gets()) is int:  # nearly always: no further call of Python's
                     return reply
                 return unless_error(self._next() if reply is PENDING or isinstance(reply, PUSHED) else reply)
@@ -103,10 +115,22 @@ class ThreadConnection(protocol.Connection):
                 return error
         while (reply := self._reader.gets()) is PENDING or (isinstance(reply, PUSHED) and not pushed):
             if reply is PENDING:
-                if not (data := self._sock.recv(SIZE)):
+                if not (data := self._received()):
                     raise RedisConnectionError("Connection closed by server.")
                 self._reader.feed(data)
         return reply
+
+    def _received(self) -> bytes:
+        """Return what the server sends within the time of the socket."""
+        sock: socket.socket = self._sock
+        try:
+            return sock.recv(SIZE)
+        except BlockingIOError:  # the kernel's word for a time-out
+            sock.settimeout(self.connection.socket_timeout)
+        try:
+            return sock.recv(SIZE)
+        finally:
+            sock.settimeout(None)
 
     def send(self, packet: bytes) -> None:
         """Send a request whose answer is received."""
@@ -146,19 +170,8 @@ def reader_for(connection: Any) -> Any | None:
     return None
 
 
-def unless_error(reply: Any) -> Any:
-    """Return a reply, or raise the error that it is."""
-    if isinstance(reply, RedisError):
-        raise reply
-    return reply
-
-
 class ThreadServer(Server):
-    """One server and the connections of all threads to it, which `pool` tells how to reach.
-
-    Attributes:
-        subscriptions: those that no thread waits with at the moment.
-    """
+    """One server and the connections of all threads to it, which `pool` tells how to reach."""
 
     def __init__(self, terms: Terms, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
         super().__init__(terms, partial(ThreadConnection, pool), verbs)
