@@ -98,7 +98,7 @@ class ThreadConnection(protocol.Connection):
         else:
             self._sock.sendall(packet)
             if replies is None:
-                self._reader.feed(self._received())
+                self._reader.feed(self._data())
                 if type(reply := self._reader.gets()) is int:  # nearly always: no further call of Python's
                     return reply
                 return unless_error(self._next() if reply is PENDING or isinstance(reply, PUSHED) else reply)
@@ -115,12 +115,12 @@ class ThreadConnection(protocol.Connection):
                 return error
         while (reply := self._reader.gets()) is PENDING or (isinstance(reply, PUSHED) and not pushed):
             if reply is PENDING:
-                if not (data := self._received()):
+                if not (data := self._data()):
                     raise RedisConnectionError("Connection closed by server.")
                 self._reader.feed(data)
         return reply
 
-    def _received(self) -> bytes:
+    def _data(self) -> bytes:
         """Return what the server sends within the time of the socket."""
         sock: socket.socket = self._sock
         try:
