@@ -51,14 +51,10 @@ RENEW_AFTER = 0.3
 
 
 class LeaseTerms(NamedTuple):
-    """What is agreed on when a lock is acquired.
+    """What is agreed on when a lock is acquired: see `get_lock`.
 
     Attributes:
-        name, key, backend: which lock.
-        ttl: seconds of the lease.
         renewed: whether it is kept alive.
-        permits: of a semaphore.
-        wait, fenced, guarded, min_hold, on_lost, template, on_open_transaction: see `get_lock`.
         site: the function that a decorator locks; None = the line that acquires.
         shared_name: another process may act for the same client, and take the lease over.
         owner_is_given: another process may act under the very same owner.

@@ -131,7 +131,6 @@ def judge_replication(
     """Say whether a failover may lose what was acquired.
 
     Args:
-        info: the server's INFO.
         copies: what an acquisition waits for, if anything.
         min_replicas: what the server itself asks for before a write; None where it wouldn't tell.
     """

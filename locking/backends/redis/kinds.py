@@ -178,8 +178,6 @@ class Entry(NamedTuple):
     """One member of an index, with its score.
 
     Attributes:
-        kind: lock, fair, write, read or semaphore.
-        key: of the lock.
         owner: of the hold, where a lock may have several; else empty.
         token: the fencing token minted for it, which is also its time in microseconds.
         member: as it stands in the index.

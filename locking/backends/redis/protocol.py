@@ -193,9 +193,6 @@ class Terms:
     """What all servers of an alias have in common.
 
     Attributes:
-        alias: in `LOCKING`.
-        index: where the servers list what is held.
-        replica_ack: what replicas must confirm, if anything.
         has_failover: another server takes over when one dies, so a waiter had better go on asking.
     """
 

@@ -6,9 +6,6 @@ kept in hand after its first use: the pool's check-out and check-in cost as much
 
 from __future__ import annotations
 
-import socket
-import struct
-import sys
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterator
@@ -43,9 +40,6 @@ DEFAULT_TIMEOUT = 5.0
 OPPOSITES: Final = {"SUBSCRIBE": "UNSUBSCRIBE", "SSUBSCRIBE": "SUNSUBSCRIBE"}
 
 SIZE: Final = 65536
-FIRST_MOMENT: Final = 0.005
-"""Seconds of an exchange that the kernel times, with a system call less than Python: by then nearly all
-answers are there. Python times the rest, because the kernel begins again after each signal."""
 PENDING: Final = object()
 PUSHED: Final = getattr(hiredis, "PushNotification", ())
 """The type of what a server says unasked (RESP3); hiredis has it since 3.2."""
@@ -81,12 +75,6 @@ class ThreadConnection(protocol.Connection):
         self.connection.connect()
         self.is_open, self._reader = True, reader_for(self.connection)
         self._sock = getattr(self.connection, "_sock", None) if self._reader else None
-        if type(self._sock).__module__ == "socket" and sys.platform == "linux":  # neither TLS nor gevent's
-            limits = {socket.SO_RCVTIMEO: FIRST_MOMENT, socket.SO_SNDTIMEO: self.connection.socket_timeout}
-            for option, seconds in limits.items():
-                limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000) or 1)  # 0: no limit
-                self._sock.setsockopt(socket.SOL_SOCKET, option, limit)
-            self._sock.settimeout(None)
 
     def disconnect(self) -> None:
         self.is_open, self._sock = False, None
@@ -98,7 +86,7 @@ class ThreadConnection(protocol.Connection):
         else:
             self._sock.sendall(packet)
             if replies is None:
-                self._reader.feed(self._data())
+                self._reader.feed(self._sock.recv(SIZE))
                 if type(reply := self._reader.gets()) is int:  # nearly always: no further call of Python's
                     return reply
                 return unless_error(self._next() if reply is PENDING or isinstance(reply, PUSHED) else reply)
@@ -115,22 +103,10 @@ class ThreadConnection(protocol.Connection):
                 return error
         while (reply := self._reader.gets()) is PENDING or (isinstance(reply, PUSHED) and not pushed):
             if reply is PENDING:
-                if not (data := self._data()):
+                if not (data := self._sock.recv(SIZE)):
                     raise RedisConnectionError("Connection closed by server.")
                 self._reader.feed(data)
         return reply
-
-    def _data(self) -> bytes:
-        """Return what the server sends within the time of the socket."""
-        sock: socket.socket = self._sock
-        try:
-            return sock.recv(SIZE)
-        except BlockingIOError:  # the kernel's word for a time-out
-            sock.settimeout(self.connection.socket_timeout)
-        try:
-            return sock.recv(SIZE)
-        finally:
-            sock.settimeout(None)
 
     def send(self, packet: bytes) -> None:
         """Send a request whose answer is received."""

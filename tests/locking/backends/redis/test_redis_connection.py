@@ -234,18 +234,6 @@ def signals_without_end(most=600):
         signal.signal(signal.SIGUSR1, former)
 
 
-@pytest.mark.parametrize("late", [0.0, 3 * module.FIRST_MOMENT])
-def test_an_answer_may_take_longer_than_the_kernel_waits(ends, late):
-    """Python waits for the rest, and the kernel times the next request again."""
-    connection, server = ends
-    for answer in (1, 2):
-        sender = threading.Timer(late, server.sendall, [b":%d\r\n" % answer])
-        sender.start()
-        assert run(connection.exchange(b"PING\r\n", None)) == answer
-        sender.join()
-    assert connection._sock.gettimeout() is None
-
-
 @pytest.mark.parametrize("waits", ["exchange", "receive"])
 def test_signals_make_no_wait_longer(ends, waits):
     """A request and a waiter give up in time, however often a signal handler runs meanwhile."""
