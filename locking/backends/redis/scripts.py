@@ -111,19 +111,10 @@ def _read(name: str) -> bytes:
 
 
 ACQUIRE: Final = Script("token", "hold", "acquire_free", "handoff", "is_external", "acquire")
-FORCE_RELEASE: Final = Script(
-    "announce", "wake_fair", "release_free", "token", "hold", "handoff", "is_external", "release"
-)
 RELEASE: Final = Script("announce", "release_free", "token", "hold", "handoff", "is_external", "release")
 EXTEND: Final = Script("extend")
-SHORTEN: Final = Script("token", "hold", "announce", "handoff", "shorten")
-
-LIST_LOCK: Final = Script("is_external", "list_lock")
-INDEX_EXTERNAL: Final = Script("is_external", "index_external")
 INDEX_SCAN: Final = Script("index_scan")
 INCR_COUNTERS: Final = Script("incr_counters")
-RAISE_TOKEN: Final = Script("raise_token")
-GET_HOLDER: Final = Script("is_external", "get_holder")
 
 KEEP, DONT_KEEP = pack(b"1"), pack(b"0")
 
