@@ -491,8 +491,7 @@ class SingleLease(Lease):
             if self._state not in OPEN:
                 return
             self._state = State.LOST
-        for counted in COUNTED:
-            counted(self.backend.settings.alias, "lost")
+        tell("counted", self.backend.settings.alias, "lost")
         notify(lock_lost, held=now() - self.taken_at, **self.facts("lost"))
         on_lost = self.terms.on_lost
         if on_lost is None:

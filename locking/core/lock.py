@@ -634,10 +634,9 @@ class SingleLock(Lock):
             signal, outcome, reason = lock_deadlocked, "deadlock", error.reason
         elif isinstance(error, LockNotAcquired):
             outcome = "contended"
-        for counted in COUNTED:
-            counted(self.backend.settings.alias, "refused")
-            if signal is lock_deadlocked:
-                counted(self.backend.settings.alias, "deadlock")
+        tell("counted", self.backend.settings.alias, "refused")
+        if signal is lock_deadlocked:
+            tell("counted", self.backend.settings.alias, "deadlock")
         notify(signal, outcome=outcome, name=self.name, key=self.key, backend=self.backend.alias,
                owner=owner, waited=waited, holder=getattr(error, "holder", None),
                template=self.terms.template, reason=reason)  # fmt: skip
