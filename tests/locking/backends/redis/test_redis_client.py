@@ -91,7 +91,7 @@ def test_a_release_lets_the_waiter_be_answered_first(settings: Any) -> None:
         return await exchange(packet, replies)
 
     connection.exchange, server.make = exchanged, lambda: connection
-    release = release_request("lock:nobody", "none:1", index=Index())
+    release = release_request("lock:free", "none:1", index=Index())
     for server.has_waiters in (False, True):
         assert run(server.deliver(release)) == 0
     assert [packet.startswith(TIME) for packet in sent if packet.endswith(release.by_digest)] == [False, True]
