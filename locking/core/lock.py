@@ -15,6 +15,7 @@ from weakref import ref
 
 from django.core.exceptions import SynchronousOnlyOperation
 
+from locking import signals
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Holder, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease
 from locking.core import estimates, waits
@@ -34,18 +35,6 @@ from locking.exceptions import (
     TooManyWaiters,
 )
 from locking.keys.names import UNSET, OnOpenTransaction, Seconds, Unset, check_name, check_names, check_wait
-from locking.signals import (
-    COUNTED,
-    LONG_WAIT,
-    is_heard,
-    lock_acquired,
-    lock_deadlocked,
-    lock_force_released,
-    lock_refused,
-    notify,
-    publish,
-    tell,
-)
 from locking.utils import logs
 from locking.utils.clock import now
 from locking.utils.hints import refuse_unknown
@@ -417,7 +406,7 @@ class SingleLock(Lock):
         for owner in self._owners():
             if is_owner_of(client_id, owner) and self.backend.force_release(self.key, owner):
                 where = {"name": self.name, "key": self.key, "backend": self.backend.settings.alias}
-                notify(lock_force_released, outcome="force_released", owner=owner, **where)
+                signals.notify(signals.lock_force_released, outcome="force_released", owner=owner, **where)
 
     def act_as(self, owner: str) -> None:
         """Acquire as exactly this owner: it is granted at once what it holds already.
@@ -629,15 +618,15 @@ class SingleLock(Lock):
 
     def _note_refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> None:
         """Tell statistics and listeners of an acquisition that came to nothing."""
-        signal, outcome, reason = lock_refused, "unavailable", None
+        signal, outcome, reason = signals.lock_refused, "unavailable", None
         if isinstance(error, LockDeadlock):
-            signal, outcome, reason = lock_deadlocked, "deadlock", error.reason
+            signal, outcome, reason = signals.lock_deadlocked, "deadlock", error.reason
         elif isinstance(error, LockNotAcquired):
             outcome = "contended"
-        tell("counted", self.backend.settings.alias, "refused")
-        if signal is lock_deadlocked:
-            tell("counted", self.backend.settings.alias, "deadlock")
-        notify(signal, outcome=outcome, name=self.name, key=self.key, backend=self.backend.alias,
+        signals.tell("counted", self.backend.settings.alias, "refused")
+        if signal is signals.lock_deadlocked:
+            signals.tell("counted", self.backend.settings.alias, "deadlock")
+        signals.notify(signal, outcome=outcome, name=self.name, key=self.key, backend=self.backend.alias,
                owner=owner, waited=waited, holder=getattr(error, "holder", None),
                template=self.terms.template, reason=reason)  # fmt: skip
 
@@ -666,22 +655,22 @@ class SingleLock(Lock):
         alias = self.backend.settings.alias
         if breaker.silent:
             breaker.answered(self.backend, self.key)
-        for counted in COUNTED:
+        for counted in signals.COUNTED:
             counted(alias, "acquired")
         if logs.TROUBLES:
             logs.available(logger, alias)
         if lease.renewed:
             lease.rescheduled = watchdogs.watch
             watchdogs.watch(lease)
-        level = logging.INFO if waited >= LONG_WAIT else logging.DEBUG
-        if is_heard(lock_acquired, level):
-            publish(lock_acquired, level, waited=waited, **lease.facts("acquired"))
+        level = logging.INFO if waited >= signals.LONG_WAIT else logging.DEBUG
+        if signals.is_heard(signals.lock_acquired, level):
+            signals.publish(signals.lock_acquired, level, waited=waited, **lease.facts("acquired"))
         return lease
 
 
 def _new_guarded_owner(backend: BaseLockBackend) -> str:
     """Return an owner that shows that its lock is released once its process is dead."""
-    tell("used", backend)
+    signals.tell("used", backend)
     return new_guarded_owner()
 
 

@@ -114,7 +114,7 @@ def abilities_of(backend: type[BaseLockBackend]) -> list[bool]:
 
 
 def backends() -> set[str]:
-    """Return the dotted paths of the backends, as their packages export them, and of those that are one file."""
+    """Return the dotted paths of the backends, as their packages export them; some are one file."""
     folder = Path(import_module("locking.backends").__path__[0])
     packages = [
         f"locking.backends.{path.name}" for path in folder.iterdir() if (path / "__init__.py").is_file()

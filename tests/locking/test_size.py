@@ -62,7 +62,7 @@ PARTS: Final[dict[str, str]] = {
 UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
-    "core": 7_756,
+    "core": 7_745,
     "liveness": 378,  # goal: 300
     "database": 1_493,
     "redlock": 565,
@@ -80,7 +80,7 @@ CEILINGS: Final = {
     "command": 816,
     "testing": 377,
 }
-MOST: Final = 20_032  # goal: 18,000
+MOST: Final = 20_021  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 
