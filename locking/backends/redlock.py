@@ -169,7 +169,6 @@ class RedlockBackend(Listing, ForceRelease, Heartbeats):
         return self._decided(ask_all(self.nodes, request, self._timeout))
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
-        """See the base class: what a majority says of each lease."""
         votes: list[list[Any]] = []
         for start in range(0, len(leases), BATCH):
             votes += self._votes(leases[start : start + BATCH])
@@ -208,7 +207,6 @@ class RedlockBackend(Listing, ForceRelease, Heartbeats):
         return self.release(key, expected)
 
     def holder(self, key: str) -> Holder | None:
-        """See the base class: whom a majority names."""
         replies = ask_all(self.nodes, self._kind.holder(key), self._timeout)
         self._require_quorum(replies)
         seen = [
@@ -223,7 +221,6 @@ class RedlockBackend(Listing, ForceRelease, Heartbeats):
     # what is held, and by whom
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
-        """See the base class: what a majority lists."""
         return [self._agreed(holds) for holds in self._listed(prefix)[offset : offset + limit]]
 
     def _listed(self, prefix: str) -> list[list[Held]]:

@@ -198,15 +198,12 @@ def compile_template(source: str) -> Template:
     try:
         return _compile(source)
     except _Mistake as found:
-        raise _error(source, found.column, found.reason + _repaired(source)) from None
+        column, reason = found.args
+        raise _error(source, column, reason + _repaired(source)) from None
 
 
 class _Mistake(Exception):
-    """What is wrong with the source of a key, and where."""
-
-    def __init__(self, column: int, reason: str) -> None:
-        super().__init__(reason)
-        self.column, self.reason = column, reason
+    """The column at which the source of a key is wrong, and the reason."""
 
 
 @lru_cache(maxsize=1024)

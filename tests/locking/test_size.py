@@ -62,11 +62,11 @@ PARTS: Final[dict[str, str]] = {
 UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
-    "core": 7_745,
+    "core": 7_742,
     "liveness": 378,  # goal: 300
     "database": 1_493,
-    "redlock": 565,
-    "redis": 2_783,
+    "redlock": 562,
+    "redis": 2_782,
     "redis cluster": 245,
     "redis sentinel": 85,
     "redisson's kinds": 114,
@@ -80,7 +80,7 @@ CEILINGS: Final = {
     "command": 816,
     "testing": 377,
 }
-MOST: Final = 20_021  # goal: 18,000
+MOST: Final = 20_014  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 
