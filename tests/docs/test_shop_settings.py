@@ -197,7 +197,7 @@ def test_what_make_serve_sets() -> None:
     shown = {
         name: match[1]
         for name, (_, default, _) in documented().items()
-        if (match := re.search(r"(?:`make serve`: ([\d.]+))", default))
+        if (match := re.search(r"(?:`make serve`: ([\w.]+))", default))
     }
     assert shown == serve.SERVED
 
