@@ -25,7 +25,7 @@ from locking.backends.base import BaseLockBackend, Busy, Finding, finding_of
 from locking.backends.capabilities import Diagnosis, Listing
 from locking.core.handler import InvalidLockBackend, locks
 from locking.exceptions import LockError, LockNotSupported
-from locking.liveness.files import SETTING, directory, peers
+from locking.liveness import SETTING, directory, peers
 from locking.models import Fence
 from locking.utils.databases import VENDORS
 from locking.utils.ownership import new_owner

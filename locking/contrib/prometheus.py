@@ -24,7 +24,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from locking.contrib.groups import DEFAULTS, Groups, read_setting
 from locking.core.lease import live_leases
-from locking.liveness.files import start_of
+from locking.liveness import start_of
 from locking.signals import LockEvent, Observer, Renewal, observe
 from locking.utils.background import after_fork
 from locking.utils.clock import now

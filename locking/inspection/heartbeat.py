@@ -34,8 +34,7 @@ from locking.core.holders import facts_of
 from locking.core.lease import SingleLease, State, live_leases
 from locking.exceptions import LockError
 from locking.inspection.waits import PUBLISH_AFTER, TOGETHER, WAITS, Wait, next_due
-from locking.liveness.files import registration
-from locking.liveness.release import watcher
+from locking.liveness import registration, watcher
 from locking.signals import Count, Observer, observe
 from locking.utils.background import after_fork, tidier
 from locking.utils.clock import now

@@ -18,7 +18,7 @@ from tests import ROOT
 LOCKING = ROOT / "locking"
 
 PARTS: Final[dict[str, str]] = {
-    "liveness": "liveness",
+    "liveness.py": "liveness",
     "core": "core",
     "utils": "core",
     "keys": "core",
