@@ -24,14 +24,7 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_safe
 
 from locking.admin.audit import ReadOnly
-from locking.admin.held_rows import (
-    CELLS,
-    FILTERS,
-    HeldChangeList,
-    as_row,
-    find_row,
-    page_of,
-)
+from locking.admin.held_rows import CELLS, FILTERS, HeldChangeList, as_row, find_row, page_of
 from locking.core.handler import locks
 from locking.exceptions import BackendError, LockNotSupported
 from locking.inspection.admin_actions import Result, extend_held, force_release
@@ -47,8 +40,7 @@ from locking.utils.databases import storable
 
 MOST_AS_JSON = 1000
 EVENTS_SHOWN = 10
-MOST_AT_ONCE = 100
-"""Rows that one bulk action takes."""
+MOST_AT_ONCE = 100  # rows that one bulk action takes
 
 
 def _committed_by_steps(view: Any) -> Any:

@@ -148,8 +148,7 @@ def page_of(params: Any, *, search: str, offset: int, limit: int, order: str = "
         raise ValueError(str(error)) from error
 
 
-MOST_PAGES: Final = 1_000_000
-"""The greatest page number that an address may ask for."""
+MOST_PAGES: Final = 1_000_000  # the greatest page number that an address may ask for
 
 
 class HeldChangeList(ChangeList):

@@ -28,8 +28,7 @@ EXPIRING_WITHIN: Final = 3.0
 """Seconds left of a lease that count as *expiring*, or half of a shorter lease. A renewed one has more: it is
 renewed when a third is over, and may be as short as 5 s."""
 
-OLD: Final = 600.0
-"""Seconds held that count as *over-age*."""
+OLD: Final = 600.0  # seconds held that count as *over-age*
 
 SILENT: Final = 10.0
 """Seconds without a sign of life after which a process counts as gone; it gives one every two."""

@@ -46,17 +46,10 @@ before it, and have had this time to publish their waits."""
 LOOK_EVERY: Final = 3.0
 """Seconds between its further looks, for circles that were closed by others who cannot see it."""
 
-FRESH: Final = 5.0
-"""Seconds since a process's last heartbeat up to which its waits are believed."""
-
-MOST_HOLDERS: Final = 100
-"""Holders of one lock that are followed."""
-
-CLAIM: Final = 60.0
-"""Seconds for which a circle is its first claimant's to break; it breaks at once."""
-
-Hold = tuple[str, str]
-"""Alias and owner."""
+FRESH: Final = 5.0  # seconds since a process's last heartbeat up to which its waits are believed
+MOST_HOLDERS: Final = 100  # holders of one lock that are followed
+CLAIM: Final = 60.0  # seconds for which a circle is its first claimant's to break; it breaks at once
+Hold = tuple[str, str]  # alias and owner
 
 
 # --- following the circle ---------------------------------------------------------------------------------

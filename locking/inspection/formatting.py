@@ -7,8 +7,7 @@ from typing import Final
 
 from django.utils.translation import gettext
 
-LONGEST_NAME: Final = 80
-"""Characters of a lock's name that a list shows; its own page shows all of it."""
+LONGEST_NAME: Final = 80  # characters of a lock's name that a list shows; its own page shows all of it
 
 
 def visible(text: str) -> str:

@@ -42,17 +42,13 @@ from locking.utils.ownership import PROCESS
 
 logger = logging.getLogger(__name__)
 
-BEAT: Final = 2.0
-"""Seconds between two signs of life."""
-
-HELD_LONG: Final = 1.0
-"""Seconds that a lock must have been held before its details are published."""
+BEAT: Final = 2.0  # seconds between two signs of life
+HELD_LONG: Final = 1.0  # seconds that a lock must have been held before its details are published
 
 IDLE_AFTER: Final = 10.0
 """Seconds after its last use of a backend at which a process withdraws what it published there."""
 
-MOST: Final = 200
-"""How many holds a process publishes details of, the oldest first."""
+MOST: Final = 200  # how many holds a process publishes details of, the oldest first
 
 TIDY_EVERY: Final = 60.0
 """Seconds between two sweeps, after which everything is also published again: a server may have lost it."""
@@ -62,8 +58,7 @@ SAMPLES: Final = deque[tuple[str, Count]](maxlen=100_000)
 
 after_fork(SAMPLES.clear)
 
-Records = dict[str, dict[str, str]]
-"""By alias and client."""
+Records = dict[str, dict[str, str]]  # by alias and client
 
 
 class HeartbeatPublisher(Observer):

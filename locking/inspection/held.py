@@ -33,25 +33,14 @@ from locking.inspection.columns import PUBLISHED, SILENT, STATES, HeldLock, Wait
 from locking.keys.names import check_name
 from locking.utils.ownership import process_of
 
-__all__ = [
-    "HeldLock",
-    "Page",
-    "Waiter",
-    "held_locks",
-    "holds_of",
-    "known_waiters",
-    "waiters",
-]
+__all__ = ["HeldLock", "Page", "Waiter", "held_locks", "holds_of", "known_waiters", "waiters"]
 
 logger = logging.getLogger(__name__)
 
 ORDERS: Final = ("age", "contention", "waiters")
 
-MOST_CONTENDED: Final = 20
-"""Locks that a list in the order of contention begins with."""
-
-MOST_SEARCHED: Final = 5000
-"""Rows that a search looks at, the oldest first."""
+MOST_CONTENDED: Final = 20  # locks that a list in the order of contention begins with
+MOST_SEARCHED: Final = 5000  # rows that a search looks at, the oldest first
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from locking.exceptions import LockError
 from locking.inspection.columns import HeldLock, Waiter
 from locking.inspection.held import Look
 
-Holds = Mapping[tuple[str, str], Sequence[HeldLock]]
-"""By alias and key."""
+Holds = Mapping[tuple[str, str], Sequence[HeldLock]]  # by alias and key
 
 
 @dataclass(slots=True)

@@ -17,8 +17,7 @@ from locking.utils.call_site import activity_of, caller_site, name_of
 from locking.utils.clock import now
 from locking.utils.ownership import PROCESS, new_owner
 
-PUBLISH_AFTER: Final = 0.5
-"""Seconds of waiting after which its heartbeat publishes a wait."""
+PUBLISH_AFTER: Final = 0.5  # seconds of waiting after which its heartbeat publishes a wait
 
 TOGETHER: Final = 0.1
 """Seconds by which waits are published earlier, with one that is due: one request instead of several."""
@@ -67,8 +66,7 @@ class Wait:
         }
 
 
-WAITS: Final[dict[str, Wait]] = {}
-"""The waits of this process, by id."""
+WAITS: Final[dict[str, Wait]] = {}  # the waits of this process, by id
 
 after_fork(WAITS.clear)
 

@@ -21,8 +21,7 @@ from locking.utils.ownership import new_owner
 
 MEMORY: Final = "locking.backends.memory.MemoryBackend"
 
-LONG_ENOUGH: Final = 3600.0
-"""Seconds for which a simulated rival would hold a lock if the test never ended."""
+LONG_ENOUGH: Final = 3600.0  # seconds for which a simulated rival would hold a lock if the test never ended
 
 
 class override_locks(override_settings):  # noqa: N801 - named like Django's override_settings

@@ -22,15 +22,13 @@ from django.utils.module_loading import import_string
 import locking
 from config.selling import STRATEGIES as SELLING
 from locking import conf, exceptions, get_lock, locked_transaction, signals
-from locking.backends import redlock
+from locking.backends import etcd, redlock, zookeeper
 from locking.backends.base import BaseLockBackend
 from locking.backends.capabilities import ForceRelease, Kinds, Listing
 from locking.backends.database import connection_pool
 from locking.backends.database.connection_pool import DEFAULT_TIMEOUT
-from locking.backends.etcd import client as etcd
 from locking.backends.redis import topology
 from locking.backends.redlock import RedlockBackend
-from locking.backends.zookeeper import session as zookeeper
 from locking.contrib import groups, opentelemetry, prometheus
 from locking.core.kinds import LABELS
 from locking.core.lease import State

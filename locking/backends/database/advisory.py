@@ -57,11 +57,8 @@ TERMINATE: Final = (
 POLL: Final[Any] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 """`select` takes no number from 1024 on, `epoll` needs a file."""
 
-SLOT_PAUSE: Final = 0.1
-"""Seconds until a server that has no slot left for a connection is asked again."""
-
-TIDY_AT: Final = 64
-"""Holds at which those are cleared away whose lease has ended without a release."""
+SLOT_PAUSE: Final = 0.1  # seconds until a server that has no slot left for a connection is asked again
+TIDY_AT: Final = 64  # holds at which those are cleared away whose lease has ended without a release
 
 PREPARE_TO_WAIT: Final = """
 SELECT set_config('lock_timeout', %(wait)s, false), set_config('idle_session_timeout', %(silence)s, false),

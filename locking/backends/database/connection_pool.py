@@ -28,8 +28,7 @@ from locking.utils.databases import VENDORS, setting_too_small
 
 T = TypeVar("T")
 
-DEFAULT_TIMEOUT: Final = 5.0
-"""Seconds after which a request to a database that doesn't answer is given up."""
+DEFAULT_TIMEOUT: Final = 5.0  # seconds after which a request to a database that doesn't answer is given up
 
 UNREACHABLE: Final = (OperationalError, InterfaceError)
 

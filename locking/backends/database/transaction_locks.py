@@ -38,15 +38,13 @@ WAITING: Final = {
 }
 """What reads, and sets, how long a statement may wait for a lock; how long it may run is no limit of that."""
 
-NOWAIT_REFUSED: Final = 3572
-"""MySQL's answer to NOWAIT; MariaDB's is that of a time-out."""
+NOWAIT_REFUSED: Final = 3572  # MySQL's answer to NOWAIT; MariaDB's is that of a time-out
 
 
 class TransactionScopedBackend(ServerQueueBackend):
     """What both forms share."""
 
-    live_question: ClassVar[str] = "SELECT 1"
-    """What a live check asks the database."""
+    live_question: ClassVar[str] = "SELECT 1"  # what a live check asks the database
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)

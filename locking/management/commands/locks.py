@@ -52,8 +52,7 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-Options = dict[str, dict[str, Any]]
-"""What `add_argument` takes, by the option."""
+Options = dict[str, dict[str, Any]]  # what `add_argument` takes, by the option
 
 FLAG: Final = {"action": "store_true"}
 SECONDS: Final = {"type": _seconds, "metavar": "S"}
