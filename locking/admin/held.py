@@ -29,8 +29,7 @@ from locking.core.handler import locks
 from locking.exceptions import BackendError, LockNotSupported
 from locking.inspection.admin_actions import Result, extend_held, force_release
 from locking.inspection.columns import HeldLock as Hold
-from locking.inspection.columns import facts
-from locking.inspection.formatting import shortened, visible
+from locking.inspection.columns import facts, shortened, visible
 from locking.inspection.heartbeat import last_hour
 from locking.inspection.held import known_waiters
 from locking.inspection.waiting import wait_trees

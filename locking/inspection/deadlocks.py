@@ -33,8 +33,7 @@ from locking.core.handler import InvalidLockBackend, locks
 from locking.core.lease import LeaseTerms
 from locking.exceptions import BlockedWaiter, LockDeadlock, LockError
 from locking.inspection import held
-from locking.inspection.heartbeat import process_facts, reporter
-from locking.inspection.waits import PUBLISH_AFTER, WAITS, Wait
+from locking.inspection.heartbeat import PUBLISH_AFTER, WAITS, Wait, process_facts, reporter
 from locking.utils.clock import now
 
 logger = logging.getLogger(__name__)

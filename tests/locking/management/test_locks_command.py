@@ -16,9 +16,8 @@ from django.core.management import CommandError, call_command
 
 from locking import Lease, LockLost, get_lock, get_semaphore, locked_transaction
 from locking.core.handler import locks
-from locking.inspection.heartbeat import HeartbeatPublisher
+from locking.inspection.heartbeat import WAITS, HeartbeatPublisher
 from locking.inspection.held import holds_of
-from locking.inspection.waits import WAITS
 from locking.management.locks import output
 from locking.management.locks.output import line as output_line
 from locking.models import LockEvent
