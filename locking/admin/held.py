@@ -59,6 +59,7 @@ class ReleaseForm(forms.Form):
         widget=forms.Textarea(attrs={"rows": 3, "cols": 60, "autofocus": True}),
         help_text=_("Kept in the audit."),
     )
+    verb = "release"
     log = "Force released: {reason}"
     done = _("Broken: %(name)s. The old holder was not stopped; fenced writes of it are refused.")
 
@@ -74,6 +75,7 @@ class ExtendForm(forms.Form):
         label=_("Seconds from now"), min_value=1, max_value=MAX_TTL, initial=300, widget=forms.NumberInput
     )
     reason = forms.CharField(label=_("Reason"), max_length=500, required=False)
+    verb = "extend"
     log = "Extended to {ttl:g} s."
     done = _("Extended: %(name)s.")
 
@@ -138,9 +140,10 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         own = [
             path("waiting/", wrap(require_safe(self.waiting_view)), name="locking_heldlock_waiting"),
             path("json/", wrap(require_safe(self.json_view)), name="locking_heldlock_json"),
-            path("<path:object_id>/release/", wrap(self.release_view), name="locking_heldlock_release"),
-            path("<path:object_id>/extend/", wrap(self.extend_view), name="locking_heldlock_extend"),
         ]
+        for form in (ReleaseForm, ExtendForm):
+            address, view = f"<path:object_id>/{form.verb}/", wrap(self.intervene_view)
+            own.append(path(address, view, {"form_class": form}, f"locking_heldlock_{form.verb}"))
         return [*own, *super().get_urls()]
 
     def json_view(self, request: HttpRequest) -> HttpResponse:
@@ -179,20 +182,11 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         return self._page(request, "detail", row, facts=facts(row.hold), timeline=_timeline(row.hold))
 
     @_committed_by_steps
-    def release_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask for a reason, then break the lock of the owner that the page showed."""
-        _require(self.has_release_permission(request))
-        return self._intervene(request, object_id, "release", ReleaseForm)
-
-    @_committed_by_steps
-    def extend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask for a length, then extend the lease of the owner that the page showed."""
-        _require(self.has_extend_permission(request))
-        return self._intervene(request, object_id, "extend", ExtendForm)
-
-    def _intervene(
-        self, request: HttpRequest, object_id: str, template: str, form_class: type[ReleaseForm | ExtendForm]
+    def intervene_view(
+        self, request: HttpRequest, object_id: str, form_class: type[ReleaseForm | ExtendForm]
     ) -> HttpResponse:
+        """Fill in the form, then break or extend the hold of the owner that the page showed."""
+        _require(getattr(self, f"has_{form_class.verb}_permission")(request))
         row = self.get_object(request, unquote(object_id))
         if row is None:
             return self._ended(request)
@@ -205,7 +199,7 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
                 return self._back_to_list()
             except (ValueError, BackendError, LockNotSupported) as error:
                 form.add_error(None, str(error))
-        return self._page(request, template, row, form=form)
+        return self._page(request, form.verb, row, form=form)
 
     def _carry_out(self, request: HttpRequest, row: HeldLock, form: ReleaseForm | ExtendForm) -> bool:
         """Do what the form says, and write it to the admin's history; False when the hold had ended."""
