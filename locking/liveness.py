@@ -63,11 +63,7 @@ AFTER_TROUBLE: Final = 1.0  # seconds until a release is tried again that failed
 
 
 def base_directory() -> Path | None:
-    """Return the directory that `LOCKING_RUNTIME_DIR` names; None when it turns process liveness off.
-
-    Raises:
-        ImproperlyConfigured: the setting is no path.
-    """
+    """Return the directory that `LOCKING_RUNTIME_DIR` names; None when it turns process liveness off."""
     chosen = getattr(settings, SETTING, ...)
     if chosen is None or (chosen is ... and not HAS_PROC):
         return None
@@ -123,10 +119,7 @@ def mark() -> str:
 
 
 def start_of(pid: int) -> str | None:
-    """Return when a process was started, as the kernel counts; "" if it has ended, None if it is hidden.
-
-    With its pid that names a process for good, where a pid alone may have been given to another.
-    """
+    """Return when a process was started, as the kernel counts; "" if it has ended, None if it is hidden."""
     try:
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

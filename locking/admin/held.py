@@ -43,9 +43,7 @@ MOST_AT_ONCE = 100  # rows that one bulk action takes
 
 
 def _committed_by_steps(view: Any) -> Any:
-    """Keep ATOMIC_REQUESTS from a view that breaks locks: a rollback would undo fence and audit, and not
-    the release.
-    """
+    """Keep ATOMIC_REQUESTS from a view that breaks locks: a rollback would undo all but the release."""
     view._non_atomic_requests = set(connections)
     return view
 
@@ -271,10 +269,7 @@ ALARMING = ("deadlock", "lost")
 
 
 def _last_hour(request: HttpRequest) -> dict[str, Any]:
-    """Return the last hour of the chosen backend, the default one else; nothing when it can't tell.
-
-    That are figures, and acquisitions minute by minute as a line in a box of 60 × 20.
-    """
+    """Return figures of the last hour of a backend, and its acquisitions as a line in a box of 60 × 20."""
     try:
         minutes = last_hour(locks[request.GET.get("backend") or "default"])
     except (BackendError, KeyError, ValueError, locks.exception_class):

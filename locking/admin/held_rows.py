@@ -130,11 +130,7 @@ FILTERS: Final = (
 
 
 def page_of(params: Any, *, search: str, offset: int, limit: int, order: str = "age") -> Page:
-    """Return the page that these parameters of an address ask for; `order` where they name none.
-
-    Raises:
-        ValueError: one of them can't be.
-    """
+    """Return the page that these parameters of an address ask for; ValueError: one of them can't be."""
     given = {each.name: params[each.name] for each in fields(Filter) if params.get(each.name)}
     try:
         return held_locks(

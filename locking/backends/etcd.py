@@ -202,16 +202,14 @@ class EtcdClient:
         return int(self.ask("/lease/keepalive", ID=str(lease)).get("result", {}).get("TTL", 0)) > 0
 
     def revoke(self, lease: int) -> bool:
-        """End a lease, which deletes its keys; False when it had ended already.
-
-        The request may have been carried out by a member whose answer was lost before another member was
-        asked: that the lease is gone then means that this request ended it.
-        """
+        """End a lease, which deletes its keys; False when it had ended already."""
         try:
             self.ask("/lease/revoke", ID=str(lease))
         except Refused as error:
             if error.code == NOT_FOUND:
-                return error.repeated
+                return (
+                    error.repeated
+                )  # the member that was asked before may have ended it: so this request did
             raise
         return True
 

@@ -406,7 +406,6 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
         return Holder(oldest.owner, len(holders), self._remaining(oldest))
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
-        """See the base class; reads everything below the prefix, and each hold."""
         return [
             Held(
                 key=key,
@@ -506,9 +505,7 @@ class Contender(WaitingSteps):
             return self._backend.enqueue(self, queue=queue)
 
     def give_up(self) -> None:
-        """Take its entry away, whether it waits or holds; one whose end isn't heard outlives a break of the
-        connection, and would have its turn.
-        """
+        """Take its entry away; one whose end isn't heard outlives the connection, and would have its turn."""
         with self._mutex:
             self._left = True
             try:

@@ -221,11 +221,8 @@ class ZooKeeperSession:
     # asking
 
     def ask(self, *requests: Request) -> list[Any]:
-        """Send requests one right after the other, which keep their order, and return their answers; None for
-        one that found no node, or an obstacle.
-
-        Raises:
-            Dropped: the connection was lost; BackendUnavailable: no answer; BackendError: a refusal.
+        """Return the answers to requests that are sent in this order; None: there was no node, or one in the
+        way. `Dropped`: the connection was lost.
         """
         client, answers = self.client(), list[Any]()
         try:
@@ -244,9 +241,8 @@ class ZooKeeperSession:
         return answers
 
     def patiently(self, step: Callable[[], T]) -> T:
-        """Return what `step` returns; repeat it when the connection was lost meanwhile, for a while.
-
-        Each step looks first whether its earlier try took effect.
+        """Return what `step` returns, which is repeated, for a while, when the connection was lost meanwhile:
+        it looks first whether its earlier try took effect.
         """
         until = now() + self.timeout
         while True:
@@ -264,9 +260,7 @@ class ZooKeeperSession:
 
     @property
     def number(self) -> int:
-        """The session's number, as long as the servers may know it: kazoo resumes it until they say that it
-        is over. 0 without one.
-        """
+        """The session's number, until kazoo has heard from the servers that it is over; 0 without one."""
         client = self._client
         return 0 if client is None else client._session_id or 0
 
@@ -389,9 +383,7 @@ class ZooKeeperBackend(SessionBound, queue.QueueBackend):
         return figures is not None
 
     def _withdraw(self, entry: queue.QueueEntry) -> bool:
-        """See `QueueBackend`: delete a node, and its folder if it is empty. What went with its session isn't
-        asked for; without a connection this fails.
-        """
+        """See `QueueBackend`: a folder that is empty goes too; what went with its session isn't asked for."""
         session = self._session.number
         if entry.lease not in (0, session):
             return False

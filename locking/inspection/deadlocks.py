@@ -55,14 +55,9 @@ Hold = tuple[str, str]  # alias and owner
 
 
 class Search:
-    """One search for a circle through one waiter; it asks each question once.
+    """One search for a circle through the waiter `mine`; it asks each question once."""
 
-    Args:
-        mine: the waiter.
-        holder: the owner that keeps it waiting, if the backend has just named it.
-    """
-
-    def __init__(self, mine: held.Waiter, holder: str | None = None) -> None:
+    def __init__(self, mine: held.Waiter, holder: str | None = None) -> None:  # the backend has just named it
         self._mine = mine
         self.asked = 0
         self._holders: dict[str, Collection[str]] = {}

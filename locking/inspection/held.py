@@ -342,10 +342,7 @@ def _named_exactly(look: Look, wanted: Filter) -> list[HeldLock]:
 
 
 def _contended_first(rows: Sequence[HeldLock], looks: Sequence[Look], wanted: Filter) -> list[HeldLock]:
-    """Put the holds of the most contended locks first; the rest stays in order of age.
-
-    Only those locks are asked for, so that a list of many costs no more than without.
-    """
+    """Put the holds of the most contended locks first; only they are asked for, however long the list is."""
     awaited = [
         (look, key)
         for look in looks

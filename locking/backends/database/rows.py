@@ -198,15 +198,9 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
         return int(number)
 
     def sweep(self, limit: int = SWEEP_LIMIT) -> int:
-        """Delete rows of locks that were not held for a day; a process does it once per hour.
+        """Delete rows of locks that were not held for a day, and return how many; once per hour and process.
 
         A row that was ever held with `fenced=True` stays: its token must not be forgotten.
-
-        Args:
-            limit: the most to delete.
-
-        Returns:
-            How many were deleted.
         """
         return self._pool.change(self.sql["sweep"], {"limit": limit})
 

@@ -116,17 +116,15 @@ def screen(out: TextIO) -> Iterator[Callable[[Cells], None]]:
 
 @dataclass(slots=True)
 class Picture:
-    """Everything that is known of one lock: its holds, the row of its fence, what operators did to it (the
-    latest first), and what could not be asked for.
-    """
+    """Everything that is known of one lock."""
 
     name: str
     key: str
     backend: str
     holds: list[HeldLock] = field(default_factory=list)
-    fence: Mapping[str, Any] | None = None
-    events: list[dict[str, Any]] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
+    fence: Mapping[str, Any] | None = None  # its row
+    events: list[dict[str, Any]] = field(default_factory=list)  # what operators did to it, the latest first
+    unknown: list[str] = field(default_factory=list)  # what could not be asked for
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as plain values, for JSON."""
@@ -134,11 +132,7 @@ class Picture:
 
 
 def picture_of(name: str, alias: str | None) -> Picture:
-    """Ask for everything that is known of one lock.
-
-    Raises:
-        LockKeyError: a name that can't be one. BackendUnavailable: the backend doesn't answer.
-    """
+    """Ask for everything that is known of one lock; LockKeyError: the name can't be one."""
     backend = locks[alias or DEFAULT_ALIAS]
     picture = Picture(name, backend.key(check_name(name)), backend.alias)
     try:
