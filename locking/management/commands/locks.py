@@ -158,7 +158,7 @@ class Command(BaseCommand):
         if options["json"]:
             self._print_json(page.as_dict())
         else:
-            output.print_table(self._out, output.cells_of(page.rows))
+            output.print_table(self._out, output.cells_of(page.rows), self.style)
             self._print_rest(page, options)
         return _status_of(page)
 
@@ -201,16 +201,17 @@ class Command(BaseCommand):
 
     def _do_watch(self, options: dict[str, Any]) -> int:
         order = "waiters" if options["verb"] == "top" else "age"
-        with output.screen(self._out) as draw:
-            for number in count(1):
-                page = _page_of(options, order)
-                if options["json"]:
-                    self._print_json(page.as_dict())
-                else:
-                    draw(output.cells_of(page.rows, page.problems))
-                if options["times"] is not None and number >= options["times"]:
-                    break
-                time.sleep(options["every"])
+        for number in count(1):
+            page = _page_of(options, order)
+            if options["json"]:
+                self._print_json(page.as_dict())
+            else:
+                output.print_table(
+                    self._out, output.cells_of(page.rows, page.problems), self.style, redraw=True
+                )
+            if options["times"] is not None and number >= options["times"]:
+                break
+            time.sleep(options["every"])
         return _status_of(page)
 
     _do_top = _do_watch
@@ -237,7 +238,7 @@ class Command(BaseCommand):
             raise ValueError("--owner belongs to one lock: name it")
         page = _page_of(options)
         out = self._out if options["dry_run"] else cast("TextIO", self.stderr._out)
-        output.print_table(out, output.cells_of(page.rows))
+        output.print_table(out, output.cells_of(page.rows), self.style)
         self._print_rest(page, options)
         if options["dry_run"] or not page.rows:
             return _status_of(page) or (0 if page.rows else NO)
