@@ -480,10 +480,5 @@ def lease_of(folder: str, owner: str) -> int:
 
 
 def escape(key: str) -> str:
-    """Keep a name within its folder: a slash in it must not look like the end of the name.
-
-    Example:
-        >>> queue.key_of(escape("order:42/a") + "%rw")
-        'order:42/a'
-    """
+    """Keep a name within its folder: a slash in it must not look like the end of the name."""
     return key.replace("%", "%25").replace("/", "%2F")

@@ -46,12 +46,7 @@ HEARTBEATS: Final = "%presence"
 
 
 def key_of(folder: str) -> str:
-    """Return the key of a folder, whatever the kind.
-
-    Example:
-        >>> key_of("order:42%2F订单%rw")
-        'order:42/订单'
-    """
+    """Return the key of a folder, whatever the kind: "order:42/a" of "order:42%2Fa%rw"."""
     return unquote(folder.removesuffix("%rw").removesuffix("%semaphore"))
 
 
@@ -89,17 +84,9 @@ Line = Sequence[QueueEntry]  # all who hold a lock or wait for it, sorted by num
 
 
 def holders_of(line: Line) -> Line:
-    """Return the contenders of a queue that have the lock.
-
-    The first to use a semaphore decides how many permits it has.
-
-    Example:
-        >>> line = [QueueEntry("a", 1, "read"), QueueEntry("b", 2, "read"), QueueEntry("c", 3, "write")]
-        >>> [contender.node for contender in holders_of(line)]
-        ['a', 'b']
-    """
+    """Return the contenders of a queue that have the lock: the first, and with a reader those behind it."""
     if line and line[0].kind == "semaphore":
-        return line[: line[0].permits]
+        return line[: line[0].permits]  # the first to use it decides how many it has
     if line and line[0].kind == "read":
         writer = next((i for i, contender in enumerate(line) if contender.kind != "read"), len(line))
         return line[:writer]

@@ -494,12 +494,7 @@ def four_letters(host: str, word: bytes, timeout: float) -> str:
 
 
 def encode(key: str) -> str:
-    """Return the name of a key's folder: readable where ZooKeeper allows it, percent-encoded elsewhere.
-
-    Example:
-        >>> encode("order:42/订单")
-        'order:42%2F订单'
-    """
+    """Return the name of a key's folder: readable where ZooKeeper allows it, percent-encoded elsewhere."""
     text = FORBIDDEN.sub(lambda match: quote(match[0], safe=""), key)
     return text.replace(".", "%2E") if text in (".", "..", "zookeeper") else text
 

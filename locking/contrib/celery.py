@@ -218,9 +218,7 @@ class QueueSlot:
     def reserve(self) -> None:
         """Take the lock for the time in the queue; asked by its own task again, it keeps that.
 
-        Raises:
-            LockNotAcquired: another task has it. BackendUnavailable: the backend didn't answer; if the
-            lock was acquired all the same, it is released.
+        Without an answer the lock is released, in case it was acquired all the same.
         """
         self._reserved = owner = self._new_owner()
         try:

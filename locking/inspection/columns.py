@@ -176,12 +176,7 @@ def visible(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text as a list shows it: visible, and cut in the middle, for its end tells names apart, too.
-
-    Example:
-        >>> shortened("order:" + 90 * "7" + ":42")[36:46]
-        '7777…77777'
-    """
+    """Return a text as a list shows it: visible, and cut in the middle, for its end tells names apart."""
     shown = visible(text)
     if len(shown) <= LONGEST_NAME:
         return shown

@@ -115,12 +115,7 @@ def waits_for(waiting: Sequence[Waiter], holds: Holds) -> dict[str, list[str]]:
 
 
 def in_circles(edges: Mapping[str, Sequence[str]]) -> frozenset[str]:
-    """Return those who wait for themselves in the end.
-
-    Example:
-        >>> sorted(in_circles({"a": ["b"], "b": ["a"], "c": ["a"]}))
-        ['a', 'b']
-    """
+    """Return those who wait for themselves in the end."""
 
     def reached(start: str) -> set[str]:
         found, ahead = set[str](), [*edges[start]]
