@@ -177,10 +177,9 @@ class HeldChangeList(ChangeList):
         self.paginator = Paginator(range(page.total), self.list_per_page)
 
     def _asked(self, number: int) -> Page:
-        self.page_num, offset = number, (number - 1) * self.list_per_page
-        return page_of(
-            self.params, search=self.query, offset=offset, limit=self.list_per_page, order="contention"
-        )
+        limit = self.list_per_page
+        self.page_num, offset = number, (number - 1) * limit
+        return page_of(self.params, search=self.query, offset=offset, limit=limit, order="contention")
 
     @property
     def is_narrowed(self) -> bool:

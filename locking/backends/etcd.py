@@ -39,11 +39,7 @@ from locking.utils.clock import now
 __all__ = ["EtcdBackend"]
 
 TLS: Final = ("ca_cert", "cert_cert", "cert_key")
-DEFAULTS: Final[dict[str, Any]] = {
-    "prefix": "locks/",
-    "timeout": 3.0,
-    **dict.fromkeys(("user", "password", *TLS)),
-}
+DEFAULTS: Final = {"prefix": "locks/", "timeout": 3.0, **dict.fromkeys(("user", "password", *TLS))}
 """What `OPTIONS` may hold."""
 
 API: Final = "/v3"

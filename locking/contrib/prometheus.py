@@ -71,11 +71,10 @@ class Meter(Observer):
         self.waiters = Gauge("locking_waiters", "Callers that wait.", LABELS, **gauge)
         self.lost = Counter("locking_lost", "Leases that ended too early.", LABELS, **where)
         self.forced = Counter("locking_force_releases", "Holds broken by force.", LABELS, **where)
-        self.orphaned = Counter(
-            "locking_orphaned", "Locks of dead processes that these released.", LABELS, **where
-        )
+        self.orphaned = Counter("locking_orphaned", "Locks released for dead processes.", LABELS, **where)
+        of_renewal = ("backend", "outcome")
         self.renewals = Counter(
-            "locking_renewals", "Leases due for renewal, by outcome.", ("backend", "outcome"), **where
+            "locking_renewals", "Leases due for renewal, by outcome.", of_renewal, **where
         )
 
     def forget(self) -> None:

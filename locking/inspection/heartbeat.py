@@ -261,18 +261,15 @@ def _long_holds() -> list[SingleLease]:
 def _long_waits() -> list[Wait]:
     """Return the waits to publish, the oldest first; each is marked as published."""
     moment = now() - PUBLISH_AFTER + TOGETHER
-    waits = nsmallest(
-        MOST, [each for each in list(WAITS.values()) if each.begun <= moment], key=lambda wait: wait.begun
-    )
+    long = [wait for wait in list(WAITS.values()) if wait.begun <= moment]
+    waits = nsmallest(MOST, long, key=lambda wait: wait.begun)
     for wait in waits:
         wait.published = True
     # One that ended before it was marked won't withdraw its record; one that ended since will.
     return [wait for wait in waits if wait.id in WAITS]
 
 
-def records_of(
-    leases: Iterable[SingleLease], waits: Iterable[Wait] = (), used: Iterable[str] = ()
-) -> Records:
+def records_of(held: Iterable[SingleLease], waits: Iterable[Wait] = (), used: Iterable[str] = ()) -> Records:
     """Return what is published of these: a record for each client, with its process, holds and waits.
 
     This process has a record in each alias of `used`, whatever it holds there. A wait stands in it, and in
@@ -281,7 +278,7 @@ def records_of(
     parts: dict[tuple[str, str], dict[str, dict[str, Any]]] = defaultdict(lambda: {"holds": {}, "waits": {}})
     for alias in used:
         parts[alias, PROCESS.client_id]["holds"] = {}
-    for lease in leases:
+    for lease in held:
         taken = {"renewals": lease.renewals, "ttl": lease.ttl, "since": PROCESS.date_of(lease.taken_at)}
         parts[_client_of(lease)]["holds"][lease.owner] = {**facts_of(lease), **taken}
     for wait in waits:

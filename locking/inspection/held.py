@@ -323,9 +323,8 @@ def _searched(looks: Sequence[Look], wanted: Filter, offset: int, limit: int) ->
     """Look at row after row of all backends, the oldest first."""
     exact = [hold for look in looks for hold in _named_exactly(look, wanted)]
     known = set(map(_which, exact))
-    looked_at = list(
-        islice(heapq.merge(*(look.oldest_first(wanted) for look in looks), key=_age), MOST_SEARCHED + 1)
-    )
+    oldest = heapq.merge(*(look.oldest_first(wanted) for look in looks), key=_age)
+    looked_at = list(islice(oldest, MOST_SEARCHED + 1))
     rest = [hold for hold in looked_at[:MOST_SEARCHED] if wanted.matches(hold)]
     rows = [*exact, *(hold for hold in rest if _which(hold) not in known)]
     problems = [look.problem for look in looks if look.problem]

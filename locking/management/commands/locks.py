@@ -206,9 +206,8 @@ class Command(BaseCommand):
             if options["json"]:
                 self._print_json(page.as_dict())
             else:
-                output.print_table(
-                    self._out, output.cells_of(page.rows, page.problems), self.style, redraw=True
-                )
+                cells = output.cells_of(page.rows, page.problems)
+                output.print_table(self._out, cells, self.style, redraw=True)
             if options["times"] is not None and number >= options["times"]:
                 break
             time.sleep(options["every"])
