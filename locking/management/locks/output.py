@@ -20,7 +20,7 @@ from locking.keys.names import check_name
 from locking.models import Fence, LockEvent
 from locking.utils.databases import fence_name
 
-Cells = tuple[Sequence[str], list[Sequence[str]]]
+Cells = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 CLEAR: Final = "\x1b[H\x1b[J"  # to the upper left corner, and nothing from there on
 
