@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import count
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
@@ -124,11 +124,6 @@ class Command(BaseCommand):
                 where = "where the fence is advanced (default); may be given several times"
                 verb.add_argument("--database", action="append", choices=list(connections), help=where)
 
-    @property
-    def _out(self) -> TextIO:
-        """What is behind Django's wrapper, which would end each piece of a table with a new line."""
-        return cast("TextIO", self.stdout._out)
-
     # the verbs
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -136,7 +131,7 @@ class Command(BaseCommand):
         verb: Callable[[dict[str, Any]], int] = getattr(self, f"_do_{options['verb']}")
         try:
             status = verb(options)
-            self._out.flush()
+            self.stdout.flush()
         except (InvalidLockBackend, ValueError) as error:
             raise CommandError(str(error), returncode=BAD_INPUT) from error
         except DatabaseError as error:
@@ -158,7 +153,7 @@ class Command(BaseCommand):
         if options["json"]:
             self._print_json(page.as_dict())
         else:
-            output.print_table(self._out, output.cells_of(page.rows), self.style)
+            output.print_table(self.stdout, output.cells_of(page.rows), self.style)
             self._print_rest(page, options)
         return _status_of(page)
 
@@ -207,7 +202,7 @@ class Command(BaseCommand):
                 self._print_json(page.as_dict())
             else:
                 cells = output.cells_of(page.rows, page.problems)
-                output.print_table(self._out, cells, self.style, redraw=True)
+                output.print_table(self.stdout, cells, self.style, redraw=True)
             if options["times"] is not None and number >= options["times"]:
                 break
             time.sleep(options["every"])
@@ -236,7 +231,7 @@ class Command(BaseCommand):
         if options["owner"]:
             raise ValueError("--owner belongs to one lock: name it")
         page = _page_of(options)
-        out = self._out if options["dry_run"] else cast("TextIO", self.stderr._out)
+        out = self.stdout if options["dry_run"] else self.stderr
         output.print_table(out, output.cells_of(page.rows), self.style)
         self._print_rest(page, options)
         if options["dry_run"] or not page.rows:

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from shutil import get_terminal_size
-from typing import Any, Final, TextIO
+from typing import Any, Final
 from unicodedata import east_asian_width
 
+from django.core.management.base import OutputWrapper
+from django.core.management.color import Style
 from django.db import DatabaseError
 
 from locking.core.handler import DEFAULT_ALIAS, locks
@@ -74,7 +76,7 @@ def _line_of(node: WaitNode) -> str:
     return ", ".join([" ".join(parts), *filter(None, (node.doing, node.site))])
 
 
-def print_table(out: TextIO, cells: Cells, style: Any, *, redraw: bool = False) -> None:
+def print_table(out: OutputWrapper, cells: Cells, style: Style, *, redraw: bool = False) -> None:
     """Print a table in columns, the first with Django's colors on a terminal, which `redraw` clears before.
 
     What doesn't fit there is cut off then: the list begins with what matters most.
@@ -84,11 +86,11 @@ def print_table(out: TextIO, cells: Cells, style: Any, *, redraw: bool = False) 
     texts = ["  ".join(map(_padded, line, widths)).rstrip() for line in lines]
     if is_terminal and redraw:
         columns, rows = get_terminal_size()
-        out.write(CLEAR)
+        out.write(CLEAR, str, ending="")
         texts = [text[:columns] for text in texts[: rows - 1]]
     for (first, *_), text in zip(lines, texts, strict=False):
         color = getattr(style, COLORS.get(first, ""), str) if is_terminal else str
-        out.write(f"{color(text[: len(first)])}{text[len(first) :]}\n")
+        out.write(f"{color(text[: len(first)])}{text[len(first) :]}", str)  # stderr's own color is an error's
 
 
 def _width(text: str) -> int:

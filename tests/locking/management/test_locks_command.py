@@ -13,6 +13,7 @@ from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.core.management.base import OutputWrapper
 from django.core.management.color import color_style, no_style
 
 from locking import Lease, LockLost, get_lock, get_semaphore, locked_transaction
@@ -190,7 +191,7 @@ COLOR = re.compile(r"\x1b\[[\d;]+m")
 
 def table_on(out, style, **more):
     """What is written of a table."""
-    output.print_table(out, (("STATE", "NAME"), ROWS), style, **more)
+    output.print_table(OutputWrapper(out), (("STATE", "NAME"), ROWS), style, **more)
     return out.getvalue()
 
 
