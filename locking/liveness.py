@@ -207,7 +207,7 @@ class Registration:
                 logger.warning("%s", self.problem)
 
     def leave(self) -> None:
-        """End in order: delete the files."""
+        """Delete the files."""
         with self._mutex:
             while self._files:
                 with suppress(OSError):
@@ -255,16 +255,10 @@ def _clean(backend: BaseLockBackend, record: Record) -> int:
     for hold in holds:
         releaser = releaser_of(backend, hold.kind)
         if releaser.force_release(hold.key, hold.owner):
-            notify(
-                lock_orphaned,
-                outcome="orphaned",
-                name=hold.key.removeprefix(backend.settings.key_prefix),
-                key=hold.key,
-                backend=releaser.alias,
-                owner=hold.owner,
-                token=hold.token,
-                holder=f"{platform.node()}:{record.pid}",
-            )
+            facts = {name: getattr(hold, name) for name in ("key", "owner", "token")}
+            facts["name"] = hold.key.removeprefix(backend.settings.key_prefix)
+            holder = f"{platform.node()}:{record.pid}"
+            notify(lock_orphaned, outcome="orphaned", backend=releaser.alias, holder=holder, **facts)
     return len(holds)
 
 

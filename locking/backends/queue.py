@@ -393,18 +393,11 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
         return Holder(oldest.owner, len(holders), self._remaining(oldest))
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
-        return [
-            Held(
-                key=key,
-                owner=entry.owner,
-                kind=entry.kind,
-                remaining=self._remaining(entry),
-                token=entry.token,
-                waiters=waiters,
-                since=entry.since,
-            )
-            for key, entry, waiters in self._holders(prefix)[offset : offset + limit]
-        ]
+        found = list[Held]()
+        for key, entry, waiters in self._holders(prefix)[offset : offset + limit]:
+            facts = {name: getattr(entry, name) for name in ("owner", "kind", "token", "since")}
+            found.append(Held(key=key, remaining=self._remaining(entry), waiters=waiters, **facts))
+        return found
 
     def count_held(self, *, prefix: str = "") -> int:
         return len(self._holders(prefix))
