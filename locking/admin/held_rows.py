@@ -132,14 +132,10 @@ FILTERS: Final = (
 def page_of(params: Any, *, search: str, offset: int, limit: int, order: str = "age") -> Page:
     """Return the page that these parameters of an address ask for; ValueError: one of them can't be."""
     given = {each.name: params[each.name] for each in fields(Filter) if params.get(each.name)}
+    alias, order = params.get("backend") or None, params.get("order") or order
     try:
-        return held_locks(
-            params.get("backend") or None,
-            **{**given, "search": search, "older_than": float(params.get("older_than") or 0)},
-            offset=offset,
-            limit=limit,
-            order=params.get("order") or order,
-        )
+        given |= {"search": search, "older_than": float(params.get("older_than") or 0)}
+        return held_locks(alias, **given, offset=offset, limit=limit, order=order)
     except (InvalidLockBackend, LockError) as error:
         raise ValueError(str(error)) from error
 

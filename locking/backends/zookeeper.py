@@ -506,13 +506,11 @@ def guid(owner: str) -> str:
 
 def parse(folder: str, children: Iterable[str]) -> list[queue.QueueEntry]:
     """Return the contenders of a folder in the order of their numbers; other children are passed over."""
-    line = [
-        queue.QueueEntry(
-            f"{folder}/{child}", int(match["order"]), KINDS[match["tag"]], int(match["permits"] or 0), child
-        )
-        for child in children
-        if (match := NODE.fullmatch(child)) is not None
-    ]
+    line = list[queue.QueueEntry]()
+    for child in children:
+        if (match := NODE.fullmatch(child)) is not None:
+            order, kind, permits = int(match["order"]), KINDS[match["tag"]], int(match["permits"] or 0)
+            line.append(queue.QueueEntry(f"{folder}/{child}", order, kind, permits, child))
     return sorted(line, key=lambda contender: contender.order)
 
 

@@ -190,17 +190,12 @@ class DeadlockWatch(waits.WaitWatch):
         return isinstance(engine.try_acquire(key, self._wait.id, CLAIM), Grant)
 
     def _error(self, circle: tuple[held.Waiter, ...], busy: Busy) -> LockDeadlock:
-        wait = self._wait
-        return LockDeadlock(
-            wait.name,
-            waited=now() - wait.begun,
-            backend=wait.alias,
-            holder=busy.holder,
-            circle=tuple(
-                BlockedWaiter(each.who, tuple(name for *_, name in each.holds), each.name, each.since)
-                for each in circle
-            ),
+        blocked = tuple(
+            BlockedWaiter(each.who, tuple(name for *_, name in each.holds), each.name, each.since)
+            for each in circle
         )
+        wait, waited = self._wait, now() - self._wait.begun
+        return LockDeadlock(wait.name, waited=waited, backend=wait.alias, holder=busy.holder, circle=blocked)
 
     def end(self) -> Callable[[], object] | None:
         """Withdraw what was published, before the waiter goes on: it must not be believed any more."""
