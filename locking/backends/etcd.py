@@ -203,9 +203,7 @@ class EtcdClient:
             self.ask("/lease/revoke", ID=str(lease))
         except Refused as error:
             if error.code == NOT_FOUND:
-                return (
-                    error.repeated
-                )  # the member that was asked before may have ended it: so this request did
+                return error.repeated  # then the member that was asked before has ended it
             raise
         return True
 

@@ -72,10 +72,8 @@ class Meter(Observer):
         self.lost = Counter("locking_lost", "Leases that ended too early.", LABELS, **where)
         self.forced = Counter("locking_force_releases", "Holds broken by force.", LABELS, **where)
         self.orphaned = Counter("locking_orphaned", "Locks released for dead processes.", LABELS, **where)
-        of_renewal = ("backend", "outcome")
-        self.renewals = Counter(
-            "locking_renewals", "Leases due for renewal, by outcome.", of_renewal, **where
-        )
+        by = ("backend", "outcome")
+        self.renewals = Counter("locking_renewals", "Leases due for renewal, by outcome.", by, **where)
 
     def forget(self) -> None:
         """Reset in a forked child: its parent's holds aren't its own, nor are its parent's mutexes."""

@@ -117,9 +117,8 @@ class Filter:
             return False
         wanted = ((self.state, hold.state), (self.kind, hold.kind), (self.host, hold.host or ""))
         texts = (hold.name, hold.owner, hold.holder, hold.doing or "", hold.site or "")
-        return all(value in ("", fact) for value, fact in wanted) and any(
-            self.search in text for text in texts
-        )
+        is_found = any(self.search in text for text in texts)
+        return is_found and all(value in ("", fact) for value, fact in wanted)
 
 
 def held_locks(
