@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from urllib.parse import quote
 
 import psutil
@@ -213,10 +213,10 @@ class Server(ABC):
         pids = {process.pid for process in found}
         return next((each for each in found if each.ppid() not in pids), None)
 
-    def start(self) -> None:
+    def start(self) -> Self:
         """Have the server running, no matter which process starts it; raises EmbeddedError."""
         if self.answers():
-            return
+            return self
         with self.home.locked() as lock:
             log_start = self.log.stat().st_size if self.log.exists() else 0
             deadline = time.monotonic() + READY_SECONDS
@@ -229,6 +229,7 @@ class Server(ABC):
                 if time.monotonic() > deadline:
                     raise self.failure(f"has not answered for {READY_SECONDS:.0f} s", launched, log_start)
                 time.sleep(0.02)
+        return self
 
     def stop(self) -> bool:
         """Stop the server, by force if it doesn't respond; returns True if it ran."""
@@ -331,15 +332,9 @@ class Postgres(Server):
             part.rename(self.data)
         for stale in (self.data / "postmaster.pid", *self.home.path.glob(".s.PGSQL.*")):
             stale.unlink(missing_ok=True)  # no process works in the data folder
-        return self.tool(
-            "pg_ctl", "start", "-w", "-D", self.data.name, "-l", self.log.name, "-o", self.options
-        )
-
-    @property
-    def options(self) -> str:
-        """Its settings as `pg_ctl -o` takes them: they are in no file."""
-        settings = {**self.settings, "unix_socket_directories": str(self.home.path)}
-        return shlex.join(f"--{name}={value}" for name, value in settings.items())
+        settings = {**self.settings, "unix_socket_directories": str(self.home.path)}  # they are in no file
+        options = shlex.join(f"--{name}={value}" for name, value in settings.items())
+        return self.tool("pg_ctl", "start", "-w", "-D", self.data.name, "-l", self.log.name, "-o", options)
 
     def tool(self, name: str, *arguments: str, pass_fds: tuple[int, ...] = ()) -> Done:
         """Run one of PostgreSQL's programs in the home, as the servers' account."""
@@ -445,16 +440,12 @@ def existing(checkout: Path = CHECKOUT) -> list[Server]:
 
 def database(checkout: Path = CHECKOUT) -> dict[str, Any]:
     """Start PostgreSQL if need be, and return its entry for Django's DATABASES; raises EmbeddedError."""
-    server = Postgres(Home(checkout))
-    server.start()
-    return server.entry()
+    return Postgres(Home(checkout)).start().entry()
 
 
 def redis_url(checkout: Path = CHECKOUT) -> str:
     """Start Redis if need be, and return its address as redis-py reads it; raises EmbeddedError."""
-    server = Redis(Home(checkout))
-    server.start()
-    return server.url()
+    return Redis(Home(checkout)).start().url()
 
 
 def start(checkout: Path = CHECKOUT) -> None:
