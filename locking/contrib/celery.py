@@ -89,8 +89,8 @@ class CeleryTask:
 
 
 def countdown(tries: int, lease_left: float | None, usual: float | None = None) -> float:
-    """Return the seconds until the next try, drawn from a range that doubles with each of `tries`, up to what
-    is left of the holder's lease, or ten times what such a lock is `usual`ly held for, where that is known.
+    """Return the seconds until the next try: at random, up to a limit that doubles with each of `tries`, and
+    up to what is left of the holder's lease, or ten times the usual hold, where these are known.
     """
     limits = [LONGEST_COUNTDOWN, 2.0 ** min(tries + 1, 10)]
     limits += [max(lease_left, 1.0)] if lease_left is not None else []
