@@ -10,6 +10,7 @@ from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, get_args, get_type_hints
 
@@ -112,13 +113,12 @@ def abilities_of(backend: type[BaseLockBackend]) -> list[bool]:
 
 
 def backends() -> set[str]:
-    """Return the dotted paths of the backends, as their packages export them."""
-    folder = Path(import_module("locking.backends").__path__[0])
-    packages = [
-        f"locking.backends.{path.name}" for path in folder.iterdir() if (path / "__init__.py").is_file()
-    ]
-    names = {f"{name}.{each}" for name in packages for each in getattr(import_module(name), "__all__", ())}
-    return {path for path in names if path.endswith("Backend")} | {"locking.backends.redlock.RedlockBackend"}
+    """Return the dotted paths of the backends, as their packages and modules export them."""
+    found = (
+        f"locking.backends.{each.name}" for each in iter_modules(import_module("locking.backends").__path__)
+    )
+    names = {f"{name}.{each}" for name in found for each in getattr(import_module(name), "__all__", ())}
+    return {path for path in names if path.endswith("Backend")} - {"locking.backends.base.BaseLockBackend"}
 
 
 DOTTED = re.compile(r"`(locking(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`")
