@@ -269,5 +269,5 @@ def answer(url: str, seconds: float = 30) -> int:
         except urllib.error.HTTPError as error:
             return error.code
         except OSError:
-            time.sleep(0.1)
+            time.sleep(0.1)  # asks again until it serves
     raise AssertionError(f"{url} never answered")
