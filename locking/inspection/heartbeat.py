@@ -32,8 +32,8 @@ from typing import Any, Final
 from locking.backends.base import BaseLockBackend
 from locking.backends.capabilities import Counters, Heartbeats
 from locking.core.handler import locks
-from locking.core.holders import facts_of
 from locking.core.lease import LeaseTerms, SingleLease, State, leases_of, live_leases
+from locking.core.waits import facts_of
 from locking.exceptions import LockError
 from locking.liveness import registration, watcher
 from locking.signals import Count, Observer, observe
