@@ -129,7 +129,7 @@ def _configured(running: Running) -> Iterator[None]:
     from django.db import connections
 
     from locking.core.handler import locks
-    from locking.liveness.files import registration
+    from locking.liveness import registration
 
     locks.reset()
     registration.leave()

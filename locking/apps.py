@@ -16,12 +16,11 @@ class LockingConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks; have what is built on the core hear of locks, and of the end."""
-        from locking import checks, live_checks  # noqa: F401
+        from locking import checks, live_checks, liveness  # noqa: F401
         from locking.core import at_exit, waits
         from locking.inspection import audit, heartbeat
-        from locking.liveness import release
 
-        release.start()
+        liveness.start()
         heartbeat.start()
         waits.watch = watch_for_deadlocks
         audit.listen()

@@ -25,7 +25,7 @@ from locking.backends.base import BaseLockBackend, Busy, Finding, finding_of
 from locking.backends.capabilities import Diagnosis, Listing
 from locking.core.handler import InvalidLockBackend, locks
 from locking.exceptions import LockError, LockNotSupported
-from locking.liveness.files import SETTING, directory, peers
+from locking.liveness import SETTING, directory, peers
 from locking.models import Fence
 from locking.utils.databases import VENDORS
 from locking.utils.ownership import new_owner
@@ -65,14 +65,12 @@ OF_ANOTHER_BACKEND: Final = {"error": "locking.E299", "warning": "locking.W299",
 
 MESSAGES: Final = {"error": Error, "warning": Warning, "unknown": Info}
 
-ROUNDS: Final = 40
-"""Measurements of each latency."""
+ROUNDS: Final = 40  # measurements of each latency
 
 SLOW: Final = 0.05
 """Seconds; an acquisition that is slower than this at the 95th percentile costs more than most requests."""
 
-CLOCKS_APART: Final = 1.0
-"""Seconds by which the database's clock may differ."""
+CLOCKS_APART: Final = 1.0  # seconds by which the database's clock may differ
 
 TIMES: Final = {
     "postgresql": "SELECT extract(epoch FROM clock_timestamp())",
@@ -80,8 +78,7 @@ TIMES: Final = {
 }
 """What asks for the Unix time; SQLite runs on this machine."""
 
-LOOKED_AT: Final = 1000
-"""Holds that are searched for leaks, the oldest first."""
+LOOKED_AT: Final = 1000  # holds that are searched for leaks, the oldest first
 
 
 @register(LIVE_TAG)

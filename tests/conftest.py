@@ -121,7 +121,7 @@ def quiet() -> Iterator[None]:
     """Nothing is sent from the side: tests that count requests, or lose replies, must know each of them."""
     from locking.inspection import audit
     from locking.inspection.heartbeat import reporter
-    from locking.liveness.release import watcher
+    from locking.liveness import watcher
     from locking.signals import lock_deadlocked
 
     reporter.enabled = watcher.enabled = False

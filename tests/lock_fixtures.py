@@ -8,7 +8,7 @@ from django.test.utils import override_settings
 
 from locking.core.lease import HOLDS
 from locking.core.pending_release import release_retrier
-from locking.inspection.waits import WAITS
+from locking.inspection.heartbeat import WAITS
 from locking.utils import clock
 from tests.backends import MEMORY, REDIS
 from tests.private_redis import PrivateRedis, private_redis

@@ -11,7 +11,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from locking.admin.lookups import ListedLookups
-from locking.inspection.formatting import shortened, visible
+from locking.inspection.columns import shortened, visible
 from locking.models import Fence, LockEvent
 
 

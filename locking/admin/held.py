@@ -24,20 +24,12 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_safe
 
 from locking.admin.audit import ReadOnly
-from locking.admin.held_rows import (
-    CELLS,
-    FILTERS,
-    HeldChangeList,
-    as_row,
-    find_row,
-    page_of,
-)
+from locking.admin.held_rows import CELLS, FILTERS, HeldChangeList, as_row, find_row, page_of
 from locking.core.handler import locks
 from locking.exceptions import BackendError, LockNotSupported
 from locking.inspection.admin_actions import Result, extend_held, force_release
 from locking.inspection.columns import HeldLock as Hold
-from locking.inspection.columns import facts
-from locking.inspection.formatting import shortened, visible
+from locking.inspection.columns import facts, shortened, visible
 from locking.inspection.heartbeat import last_hour
 from locking.inspection.held import known_waiters
 from locking.inspection.waiting import wait_trees
@@ -47,14 +39,11 @@ from locking.utils.databases import storable
 
 MOST_AS_JSON = 1000
 EVENTS_SHOWN = 10
-MOST_AT_ONCE = 100
-"""Rows that one bulk action takes."""
+MOST_AT_ONCE = 100  # rows that one bulk action takes
 
 
 def _committed_by_steps(view: Any) -> Any:
-    """Keep ATOMIC_REQUESTS from a view that breaks locks: a rollback would undo fence and audit, and not
-    the release.
-    """
+    """Keep ATOMIC_REQUESTS from a view that breaks locks: a rollback would undo all but the release."""
     view._non_atomic_requests = set(connections)
     return view
 
@@ -68,6 +57,7 @@ class ReleaseForm(forms.Form):
         widget=forms.Textarea(attrs={"rows": 3, "cols": 60, "autofocus": True}),
         help_text=_("Kept in the audit."),
     )
+    verb = "release"
     log = "Force released: {reason}"
     done = _("Broken: %(name)s. The old holder was not stopped; fenced writes of it are refused.")
 
@@ -83,6 +73,7 @@ class ExtendForm(forms.Form):
         label=_("Seconds from now"), min_value=1, max_value=MAX_TTL, initial=300, widget=forms.NumberInput
     )
     reason = forms.CharField(label=_("Reason"), max_length=500, required=False)
+    verb = "extend"
     log = "Extended to {ttl:g} s."
     done = _("Extended: %(name)s.")
 
@@ -147,9 +138,10 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         own = [
             path("waiting/", wrap(require_safe(self.waiting_view)), name="locking_heldlock_waiting"),
             path("json/", wrap(require_safe(self.json_view)), name="locking_heldlock_json"),
-            path("<path:object_id>/release/", wrap(self.release_view), name="locking_heldlock_release"),
-            path("<path:object_id>/extend/", wrap(self.extend_view), name="locking_heldlock_extend"),
         ]
+        for form in (ReleaseForm, ExtendForm):
+            address, view = f"<path:object_id>/{form.verb}/", wrap(self.intervene_view)
+            own.append(path(address, view, {"form_class": form}, f"locking_heldlock_{form.verb}"))
         return [*own, *super().get_urls()]
 
     def json_view(self, request: HttpRequest) -> HttpResponse:
@@ -188,20 +180,11 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         return self._page(request, "detail", row, facts=facts(row.hold), timeline=_timeline(row.hold))
 
     @_committed_by_steps
-    def release_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask for a reason, then break the lock of the owner that the page showed."""
-        _require(self.has_release_permission(request))
-        return self._intervene(request, object_id, "release", ReleaseForm)
-
-    @_committed_by_steps
-    def extend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask for a length, then extend the lease of the owner that the page showed."""
-        _require(self.has_extend_permission(request))
-        return self._intervene(request, object_id, "extend", ExtendForm)
-
-    def _intervene(
-        self, request: HttpRequest, object_id: str, template: str, form_class: type[ReleaseForm | ExtendForm]
+    def intervene_view(
+        self, request: HttpRequest, object_id: str, form_class: type[ReleaseForm | ExtendForm]
     ) -> HttpResponse:
+        """Fill in the form, then break or extend the hold of the owner that the page showed."""
+        _require(getattr(self, f"has_{form_class.verb}_permission")(request))
         row = self.get_object(request, unquote(object_id))
         if row is None:
             return self._ended(request)
@@ -214,7 +197,7 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
                 return self._back_to_list()
             except (ValueError, BackendError, LockNotSupported) as error:
                 form.add_error(None, str(error))
-        return self._page(request, template, row, form=form)
+        return self._page(request, form.verb, row, form=form)
 
     def _carry_out(self, request: HttpRequest, row: HeldLock, form: ReleaseForm | ExtendForm) -> bool:
         """Do what the form says, and write it to the admin's history; False when the hold had ended."""
@@ -286,10 +269,7 @@ ALARMING = ("deadlock", "lost")
 
 
 def _last_hour(request: HttpRequest) -> dict[str, Any]:
-    """Return the last hour of the chosen backend, the default one else; nothing when it can't tell.
-
-    That are figures, and acquisitions minute by minute as a line in a box of 60 × 20.
-    """
+    """Return figures of the last hour of a backend, and its acquisitions as a line in a box of 60 × 20."""
     try:
         minutes = last_hour(locks[request.GET.get("backend") or "default"])
     except (BackendError, KeyError, ValueError, locks.exception_class):

@@ -130,26 +130,17 @@ FILTERS: Final = (
 
 
 def page_of(params: Any, *, search: str, offset: int, limit: int, order: str = "age") -> Page:
-    """Return the page that these parameters of an address ask for; `order` where they name none.
-
-    Raises:
-        ValueError: one of them can't be.
-    """
+    """Return the page that these parameters of an address ask for; ValueError: one of them can't be."""
     given = {each.name: params[each.name] for each in fields(Filter) if params.get(each.name)}
+    alias, order = params.get("backend") or None, params.get("order") or order
     try:
-        return held_locks(
-            params.get("backend") or None,
-            **{**given, "search": search, "older_than": float(params.get("older_than") or 0)},
-            offset=offset,
-            limit=limit,
-            order=params.get("order") or order,
-        )
+        given |= {"search": search, "older_than": float(params.get("older_than") or 0)}
+        return held_locks(alias, **given, offset=offset, limit=limit, order=order)
     except (InvalidLockBackend, LockError) as error:
         raise ValueError(str(error)) from error
 
 
-MOST_PAGES: Final = 1_000_000
-"""The greatest page number that an address may ask for."""
+MOST_PAGES: Final = 1_000_000  # the greatest page number that an address may ask for
 
 
 class HeldChangeList(ChangeList):
@@ -182,10 +173,9 @@ class HeldChangeList(ChangeList):
         self.paginator = Paginator(range(page.total), self.list_per_page)
 
     def _asked(self, number: int) -> Page:
-        self.page_num, offset = number, (number - 1) * self.list_per_page
-        return page_of(
-            self.params, search=self.query, offset=offset, limit=self.list_per_page, order="contention"
-        )
+        limit = self.list_per_page
+        self.page_num, offset = number, (number - 1) * limit
+        return page_of(self.params, search=self.query, offset=offset, limit=limit, order="contention")
 
     @property
     def is_narrowed(self) -> bool:

@@ -9,20 +9,8 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.db import DataError
 from django.http import HttpRequest
 
-ENDINGS: Final = (
-    "",
-    "__exact",
-    "__in",
-    "__isnull",
-    "__gte",
-    "__gt",
-    "__lte",
-    "__lt",
-    "__year",
-    "__month",
-    "__day",
-)
-"""What Django's own filters and its hierarchy of dates add to a field's name."""
+ENDINGS: Final = ("exact", "in", "isnull", "gte", "gt", "lte", "lt", "year", "month", "day")
+"""What Django's own filters and its hierarchy of dates add to a field's name, after two underscores."""
 
 
 class ListedLookups:
@@ -47,7 +35,7 @@ class ListedLookups:
             if not isinstance(name, str):
                 yield name.parameter_name
                 continue
-            yield from (f"{name}{ending}" for ending in ENDINGS)
+            yield from (name, *(f"{name}__{ending}" for ending in ENDINGS))
             field = self.opts.get_field(name)
             if field.is_relation:
                 yield f"{name}__{field.target_field.name}__exact"

@@ -46,12 +46,7 @@ HEARTBEATS: Final = "%presence"
 
 
 def key_of(folder: str) -> str:
-    """Return the key of a folder, whatever the kind.
-
-    Example:
-        >>> key_of("order:42%2F订单%rw")
-        'order:42/订单'
-    """
+    """Return the key of a folder, whatever the kind: "order:42/a" of "order:42%2Fa%rw"."""
     return unquote(folder.removesuffix("%rw").removesuffix("%semaphore"))
 
 
@@ -67,52 +62,31 @@ def read_servers(settings: AliasSettings, example: str) -> list[str]:
 
 @dataclass(slots=True, eq=False)
 class QueueEntry:
-    """A contender that has a lock or waits for it.
+    """A contender that has a lock or waits for it."""
 
-    Attributes:
-        node: where it is on the engine.
-        order: its number in the queue; the lowest came first.
-        permits: of a semaphore, as many as this one asked for.
-        owner: another client's entry is its own owner; ZooKeeper tells the next five only when it is asked.
-        ttl: seconds that its lease lasts from a renewal; None for another client's.
-        token: the fencing token; the lower one is older.
-        lease: etcd's lease that it is bound to; on ZooKeeper the session, of a hold of this process.
-        since, renewed: Unix time of its creation and of its last renewal, by the server's clock.
-        deadline: `clock.now()` at which a hold of this process ends.
-        length: seconds that the lease on etcd lasts without renewal, where this process has granted it.
-        mutex: the requests about a hold are sent one after the other.
-    """
-
-    node: str
-    order: int
+    node: str  # where it is on the engine
+    order: int  # its number in the queue; the lowest came first
     kind: str = "lock"
-    permits: int = 0
+    permits: int = 0  # of a semaphore, as many as this one asked for
+    # Another client's entry is its own owner. ZooKeeper tells the next five only when it is asked.
     owner: str = ""
-    ttl: float | None = None
-    token: int = 0
-    lease: int = 0
-    since: float | None = None
-    renewed: float = 0.0
-    deadline: float = 0.0
-    length: int = 0
-    mutex: threading.Lock = field(default_factory=threading.Lock, init=False)
+    ttl: float | None = None  # seconds that its lease lasts from a renewal; None for another client's
+    token: int = 0  # the fencing token; the lower one is older
+    since: float | None = None  # Unix time of its creation, by the server's clock
+    renewed: float = 0.0  # and of its last renewal
+    lease: int = 0  # etcd's that it is bound to; on ZooKeeper the session, of a hold of this process
+    length: int = 0  # seconds that the lease on etcd lasts without renewal, where this process has granted it
+    deadline: float = 0.0  # `clock.now()` at which a hold of this process ends
+    mutex: threading.Lock = field(default_factory=threading.Lock, init=False)  # one request at a time
 
 
 Line = Sequence[QueueEntry]  # all who hold a lock or wait for it, sorted by number
 
 
 def holders_of(line: Line) -> Line:
-    """Return the contenders of a queue that have the lock.
-
-    The first to use a semaphore decides how many permits it has.
-
-    Example:
-        >>> line = [QueueEntry("a", 1, "read"), QueueEntry("b", 2, "read"), QueueEntry("c", 3, "write")]
-        >>> [contender.node for contender in holders_of(line)]
-        ['a', 'b']
-    """
+    """Return the contenders of a queue that have the lock: the first, and with a reader those behind it."""
     if line and line[0].kind == "semaphore":
-        return line[: line[0].permits]
+        return line[: line[0].permits]  # the first to use it decides how many it has
     if line and line[0].kind == "read":
         writer = next((i for i, contender in enumerate(line) if contender.kind != "read"), len(line))
         return line[:writer]
@@ -137,19 +111,13 @@ def blockers_of(line: Line, mine: QueueEntry) -> Line:
 
 
 class LeaseExpirer:
-    """The holds of one backend; its thread starts with the first.
-
-    Args:
-        end: ends a hold on the engine; when it raises, it is called again.
-        beat: called while there are holds; returns the seconds until its next call.
-        rest: called when the last hold has gone.
-    """
+    """The holds of one backend; its thread starts with the first."""
 
     def __init__(
         self,
-        end: Callable[[QueueEntry], object],
-        beat: Callable[[], float] = lambda: math.inf,
-        rest: Callable[[], object] = lambda: None,
+        end: Callable[[QueueEntry], object],  # ends a hold on the engine; when it raises, it is called again
+        beat: Callable[[], float] = lambda: math.inf,  # called while there are holds, after so many seconds
+        rest: Callable[[], object] = lambda: None,  # called when the last hold has gone
     ) -> None:
         self._end, self._beat, self._rest = end, beat, rest
         self.wake = Worker("locking-renew-expiry", self._step).wake
@@ -425,19 +393,11 @@ class QueueBackend(Heartbeats, Kinds, Listing, ForceRelease):
         return Holder(oldest.owner, len(holders), self._remaining(oldest))
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
-        """See the base class; reads everything below the prefix, and each hold."""
-        return [
-            Held(
-                key=key,
-                owner=entry.owner,
-                kind=entry.kind,
-                remaining=self._remaining(entry),
-                token=entry.token,
-                waiters=waiters,
-                since=entry.since,
-            )
-            for key, entry, waiters in self._holders(prefix)[offset : offset + limit]
-        ]
+        found = list[Held]()
+        for key, entry, waiters in self._holders(prefix)[offset : offset + limit]:
+            facts = {name: getattr(entry, name) for name in ("owner", "kind", "token", "since")}
+            found.append(Held(key=key, remaining=self._remaining(entry), waiters=waiters, **facts))
+        return found
 
     def count_held(self, *, prefix: str = "") -> int:
         return len(self._holders(prefix))
@@ -503,11 +463,6 @@ class Contender(WaitingSteps):
 
     A cancelled task leaves its request running in a thread: `give_up` waits for that one, and a request that
     is sent later does nothing.
-
-    Attributes:
-        key, owner, ttl: what is wanted.
-        asked: a request that may have enqueued it has been sent.
-        hold: what it surely created itself, and is granted when its turn comes.
     """
 
     unsettled: bool
@@ -515,8 +470,9 @@ class Contender(WaitingSteps):
     def __init__(self, backend: QueueBackend, key: str, owner: str, ttl: float) -> None:
         super().__init__()
         self._backend, self.key, self.owner, self.ttl = backend, key, owner, ttl
-        self._mutex, self._left, self.asked = threading.Lock(), False, False
-        self.hold: QueueEntry | None = None
+        self._mutex, self._left = threading.Lock(), False
+        self.asked = False  # a request that may have enqueued it has been sent
+        self.hold: QueueEntry | None = None  # what it surely created itself, and is granted at its turn
 
     def __call__(self, _event: object = None) -> None:
         """Wake the waiter: a contender serves as kazoo's callback."""
@@ -529,9 +485,7 @@ class Contender(WaitingSteps):
             return self._backend.enqueue(self, queue=queue)
 
     def give_up(self) -> None:
-        """Take its entry away, whether it waits or holds; one whose end isn't heard outlives a break of the
-        connection, and would have its turn.
-        """
+        """Take its entry away; one whose end isn't heard outlives the connection, and would have its turn."""
         with self._mutex:
             self._left = True
             try:

@@ -89,12 +89,8 @@ class CeleryTask:
 
 
 def countdown(tries: int, lease_left: float | None, usual: float | None = None) -> float:
-    """Return the seconds until the next try, drawn from a range that doubles each time, up to a limit.
-
-    Args:
-        tries: how often the task was tried again before.
-        lease_left: seconds until the holder's lease ends at the latest, where known.
-        usual: seconds for which such a lock is usually held, where known.
+    """Return the seconds until the next try: at random, up to a limit that doubles with each of `tries`, and
+    up to what is left of the holder's lease, or ten times the usual hold, where these are known.
     """
     limits = [LONGEST_COUNTDOWN, 2.0 ** min(tries + 1, 10)]
     limits += [max(lease_left, 1.0)] if lease_left is not None else []
@@ -222,9 +218,7 @@ class QueueSlot:
     def reserve(self) -> None:
         """Take the lock for the time in the queue; asked by its own task again, it keeps that.
 
-        Raises:
-            LockNotAcquired: another task has it. BackendUnavailable: the backend didn't answer; if the
-            lock was acquired all the same, it is released.
+        Without an answer the lock is released, in case it was acquired all the same.
         """
         self._reserved = owner = self._new_owner()
         try:

@@ -36,11 +36,7 @@ DIGITS: Final = re.compile(r"[0-9]+")
 
 
 def read_setting() -> dict[str, Any]:
-    """Return `LOCKING_METRICS` with the defaults filled in.
-
-    Raises:
-        ImproperlyConfigured: an unknown key, or an invalid value; the message names it.
-    """
+    """Return `LOCKING_METRICS` with the defaults filled in; ImproperlyConfigured names what can't be."""
     raw = getattr(settings, SETTING, {})
     if not isinstance(raw, Mapping):
         raise ImproperlyConfigured(f"{SETTING} must be a dict, not {raw!r}")
@@ -68,12 +64,7 @@ def without_ids(name: str) -> str:
 
 
 class Groups:
-    """Puts names into groups, at most so many of them.
-
-    Args:
-        function: what `LOCKING_METRICS["GROUP"]` is.
-        most: groups that are kept apart; names beyond them are `other`.
-    """
+    """Puts names into groups, `most` of them; names beyond them are `other`."""
 
     def __init__(self, function: Callable[[str], str | None] | None = None, most: int = 100) -> None:
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:

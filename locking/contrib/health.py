@@ -31,8 +31,7 @@ logger = logging.getLogger(__name__)
 
 View = Callable[[HttpRequest], HttpResponse]
 
-WITHIN: Final = 2.0
-"""Seconds in which every server must have answered."""
+WITHIN: Final = 2.0  # seconds in which every server must have answered
 
 
 @never_cache

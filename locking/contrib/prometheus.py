@@ -24,7 +24,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from locking.contrib.groups import DEFAULTS, Groups, read_setting
 from locking.core.lease import live_leases
-from locking.liveness.files import start_of
+from locking.liveness import start_of
 from locking.signals import LockEvent, Observer, Renewal, observe
 from locking.utils.background import after_fork
 from locking.utils.clock import now
@@ -71,12 +71,9 @@ class Meter(Observer):
         self.waiters = Gauge("locking_waiters", "Callers that wait.", LABELS, **gauge)
         self.lost = Counter("locking_lost", "Leases that ended too early.", LABELS, **where)
         self.forced = Counter("locking_force_releases", "Holds broken by force.", LABELS, **where)
-        self.orphaned = Counter(
-            "locking_orphaned", "Locks of dead processes that these released.", LABELS, **where
-        )
-        self.renewals = Counter(
-            "locking_renewals", "Leases due for renewal, by outcome.", ("backend", "outcome"), **where
-        )
+        self.orphaned = Counter("locking_orphaned", "Locks released for dead processes.", LABELS, **where)
+        by = ("backend", "outcome")
+        self.renewals = Counter("locking_renewals", "Leases due for renewal, by outcome.", by, **where)
 
     def forget(self) -> None:
         """Reset in a forked child: its parent's holds aren't its own, nor are its parent's mutexes."""

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from locking.backends.base import Held
 from locking.core.kinds import LABELS
-from locking.inspection.formatting import age, duration, visible
 
 HELD: Final = "held"
 EXPIRING: Final = "expiring"
@@ -28,8 +29,7 @@ EXPIRING_WITHIN: Final = 3.0
 """Seconds left of a lease that count as *expiring*, or half of a shorter lease. A renewed one has more: it is
 renewed when a third is over, and may be as short as 5 s."""
 
-OLD: Final = 600.0
-"""Seconds held that count as *over-age*."""
+OLD: Final = 600.0  # seconds held that count as *over-age*
 
 SILENT: Final = 10.0
 """Seconds without a sign of life after which a process counts as gone; it gives one every two."""
@@ -157,6 +157,51 @@ class HeldLock(Held):
 
 def _joined_by_colons(*parts: object) -> str:
     return ":".join(str(part) for part in parts if part is not None)
+
+
+# --- as people read it --------------------------------------------------------------------------------------
+
+LONGEST_NAME: Final = 80  # characters of a lock's name that a list shows; its own page shows all of it
+
+
+def visible(text: str) -> str:
+    """Return a text in which control and format characters are seen: one could turn it round, or be obeyed
+    by a terminal.
+
+    Example:
+        >>> visible("a\u202eb")
+        'a⟨U+202E⟩b'
+    """
+    return "".join(letter if letter.isprintable() else f"⟨U+{ord(letter):04X}⟩" for letter in text)
+
+
+def shortened(text: str) -> str:
+    """Return a text as a list shows it: visible, and cut in the middle, for its end tells names apart."""
+    shown = visible(text)
+    if len(shown) <= LONGEST_NAME:
+        return shown
+    half = (LONGEST_NAME - 1) // 2
+    return f"{shown[: LONGEST_NAME - 1 - half]}…{shown[-half:]}"
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in its two largest units: 12.3 s, 4 min 10 s, 2 h 5 min, 3 d 1 h."""
+    if seconds < 0.1:
+        return gettext("%.1f ms") % (seconds * 1000)
+    if seconds < 60:
+        return gettext("%.1f s") % seconds
+    minutes, whole = divmod(int(seconds), 60)
+    if seconds < 3600:
+        return gettext("%(minutes)d min %(seconds)d s") % {"minutes": minutes, "seconds": whole}
+    hours, minutes = divmod(minutes, 60)
+    if seconds < 86400:
+        return gettext("%(hours)d h %(minutes)d min") % {"hours": hours, "minutes": minutes}
+    return gettext("%(days)d d %(hours)d h") % {"days": hours // 24, "hours": hours % 24}
+
+
+def age(moment: float) -> str:
+    """Return how long ago a Unix time was."""
+    return gettext("%s ago") % duration(max(0.0, time.time() - moment))  # noqa: TID251 shown
 
 
 PUBLISHED: Final = ("ttl", "renewals", "host", "pid", "thread", "program", "started", "doing", "site")

@@ -33,8 +33,7 @@ from locking.core.handler import InvalidLockBackend, locks
 from locking.core.lease import LeaseTerms
 from locking.exceptions import BlockedWaiter, LockDeadlock, LockError
 from locking.inspection import held
-from locking.inspection.heartbeat import process_facts, reporter
-from locking.inspection.waits import PUBLISH_AFTER, WAITS, Wait
+from locking.inspection.heartbeat import PUBLISH_AFTER, WAITS, Wait, process_facts, reporter
 from locking.utils.clock import now
 
 logger = logging.getLogger(__name__)
@@ -46,31 +45,19 @@ before it, and have had this time to publish their waits."""
 LOOK_EVERY: Final = 3.0
 """Seconds between its further looks, for circles that were closed by others who cannot see it."""
 
-FRESH: Final = 5.0
-"""Seconds since a process's last heartbeat up to which its waits are believed."""
-
-MOST_HOLDERS: Final = 100
-"""Holders of one lock that are followed."""
-
-CLAIM: Final = 60.0
-"""Seconds for which a circle is its first claimant's to break; it breaks at once."""
-
-Hold = tuple[str, str]
-"""Alias and owner."""
+FRESH: Final = 5.0  # seconds since a process's last heartbeat up to which its waits are believed
+MOST_HOLDERS: Final = 100  # holders of one lock that are followed
+CLAIM: Final = 60.0  # seconds for which a circle is its first claimant's to break; it breaks at once
+Hold = tuple[str, str]  # alias and owner
 
 
 # --- following the circle ---------------------------------------------------------------------------------
 
 
 class Search:
-    """One search for a circle through one waiter; it asks each question once.
+    """One search for a circle through the waiter `mine`; it asks each question once."""
 
-    Args:
-        mine: the waiter.
-        holder: the owner that keeps it waiting, if the backend has just named it.
-    """
-
-    def __init__(self, mine: held.Waiter, holder: str | None = None) -> None:
+    def __init__(self, mine: held.Waiter, holder: str | None = None) -> None:  # the backend has just named it
         self._mine = mine
         self.asked = 0
         self._holders: dict[str, Collection[str]] = {}
@@ -203,17 +190,12 @@ class DeadlockWatch(waits.WaitWatch):
         return isinstance(engine.try_acquire(key, self._wait.id, CLAIM), Grant)
 
     def _error(self, circle: tuple[held.Waiter, ...], busy: Busy) -> LockDeadlock:
-        wait = self._wait
-        return LockDeadlock(
-            wait.name,
-            waited=now() - wait.begun,
-            backend=wait.alias,
-            holder=busy.holder,
-            circle=tuple(
-                BlockedWaiter(each.who, tuple(name for *_, name in each.holds), each.name, each.since)
-                for each in circle
-            ),
+        blocked = tuple(
+            BlockedWaiter(each.who, tuple(name for *_, name in each.holds), each.name, each.since)
+            for each in circle
         )
+        wait, waited = self._wait, now() - self._wait.begun
+        return LockDeadlock(wait.name, waited=waited, backend=wait.alias, holder=busy.holder, circle=blocked)
 
     def end(self) -> Callable[[], object] | None:
         """Withdraw what was published, before the waiter goes on: it must not be believed any more."""

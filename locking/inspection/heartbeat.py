@@ -20,51 +20,95 @@ import socket
 import sys
 import threading
 import time
+import weakref
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from heapq import nsmallest
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
 from locking.backends.base import BaseLockBackend
 from locking.backends.capabilities import Counters, Heartbeats
 from locking.core.handler import locks
-from locking.core.lease import SingleLease, State, live_leases
+from locking.core.lease import LeaseTerms, SingleLease, State, leases_of, live_leases
 from locking.core.waits import facts_of
 from locking.exceptions import LockError
-from locking.inspection.waits import PUBLISH_AFTER, TOGETHER, WAITS, Wait, next_due
-from locking.liveness.files import registration
-from locking.liveness.release import watcher
+from locking.liveness import registration, watcher
 from locking.signals import Count, Observer, observe
 from locking.utils.background import after_fork, tidier
+from locking.utils.call_site import activity_of, caller_site, name_of
 from locking.utils.clock import now
-from locking.utils.ownership import PROCESS
+from locking.utils.ownership import PROCESS, new_owner
 
 logger = logging.getLogger(__name__)
 
-BEAT: Final = 2.0
-"""Seconds between two signs of life."""
-
-HELD_LONG: Final = 1.0
-"""Seconds that a lock must have been held before its details are published."""
-
-IDLE_AFTER: Final = 10.0
-"""Seconds after its last use of a backend at which a process withdraws what it published there."""
-
-MOST: Final = 200
-"""How many holds a process publishes details of, the oldest first."""
-
-TIDY_EVERY: Final = 60.0
-"""Seconds between two sweeps, after which everything is also published again: a server may have lost it."""
+BEAT: Final = 2.0  # seconds between two signs of life
+HELD_LONG: Final = 1.0  # seconds that a lock must have been held before its details are published
+IDLE_AFTER: Final = 10.0  # seconds without use after which a process withdraws what it published on a backend
+MOST: Final = 200  # how many holds a process publishes details of, the oldest first
+TIDY_EVERY: Final = 60.0  # seconds until all is swept, and published again: a server may have lost it
+PUBLISH_AFTER: Final = 0.5  # seconds of waiting after which its heartbeat publishes a wait
+TOGETHER: Final = 0.1  # seconds by which it is published earlier, with one that is due: one request for both
 
 SAMPLES: Final = deque[tuple[str, Count]](maxlen=100_000)
 """What has happened since the last beat; when there is more, the oldest is missing in the statistics."""
 
 after_fork(SAMPLES.clear)
 
-Records = dict[str, dict[str, str]]
-"""By alias and client."""
+Records = dict[str, dict[str, str]]  # by alias and client
+
+
+# --- waits ------------------------------------------------------------------------------------------------
+
+
+class Wait:
+    """One waiter: a thread or task, and the lock that it waits for."""
+
+    def __init__(self, terms: LeaseTerms, context: object, begun: float) -> None:
+        self.id = new_owner()  # a wait that ended never resumes under the same id
+        self.alias = terms.backend.settings.alias
+        self.kind = terms.backend.alias.removeprefix(self.alias).lstrip("/") or "lock"
+        self.key, self.name, self.permits = terms.key, terms.name, terms.permits
+        self.begun = begun  # by `clock.now()`
+        self.site = terms.site or caller_site()
+        self.context = weakref.ref(context)
+        self.published = False  # other processes may have read of it
+        self.asked = 0  # requests that its looks for a circle have made
+        self.blocks = bool(self.holds())  # others may wait for what it holds itself
+
+    def holds(self) -> list[SingleLease]:
+        """Return what the waiting thread or task holds."""
+        context = self.context()
+        return [] if context is None else leases_of(context)
+
+    def as_record(self, holds: list[SingleLease]) -> dict[str, Any]:
+        """Return what the heartbeat publishes of it, as plain values."""
+        context = self.context()
+        return {
+            **{name: getattr(self, name) for name in ("alias", "kind", "key", "name", "permits")},
+            "since": PROCESS.date_of(self.begun),
+            "waited": round(now() - self.begun, 3),
+            "thread": name_of(context),
+            "doing": activity_of(context),
+            "site": None if self.site is None else self.site.describe(),
+            "holds": [[lease.backend.settings.alias, lease.owner, lease.name] for lease in holds],
+        }
+
+
+WAITS: Final[dict[str, Wait]] = {}  # the waits of this process, by id
+
+after_fork(WAITS.clear)
+
+
+def next_due() -> float:
+    """Return the `clock.now()` at which a wait is to be published; if it blocks no other, not soon."""
+    unpublished = [each.begun for each in list(WAITS.values()) if each.blocks and not each.published]
+    return min(unpublished, default=inf) + PUBLISH_AFTER
+
+
+# --- the publisher ----------------------------------------------------------------------------------------
 
 
 class HeartbeatPublisher(Observer):
@@ -83,12 +127,10 @@ class HeartbeatPublisher(Observer):
         self._beat_at = now() + BEAT
         self._tidy_at = now() + TIDY_EVERY
         self._trouble = self._leaving = False
-        self._used: dict[str, float] = {}
-        """When locks of an alias were used last, as far as a beat has seen it."""
+        self._used: dict[str, float] = {}  # when locks of an alias were used last, as far as a beat has seen
         self._idle = True
 
     def counted(self, backend: str, what: Count) -> None:
-        """Note what happened, and publish in the background that this process uses locks."""
         if self.counts:
             SAMPLES.append((backend, what))
         if self._idle:
@@ -154,7 +196,6 @@ class HeartbeatPublisher(Observer):
                 self._publish({})
 
     def _add_counters(self) -> Collection[str]:
-        """Add up the counters of this process; return the aliases that have some."""
         minute = int(time.time() // 60)  # noqa: TID251 shown
         counters = take_counters()
         for alias, sums in counters.items():
@@ -220,43 +261,35 @@ def _long_holds() -> list[SingleLease]:
 def _long_waits() -> list[Wait]:
     """Return the waits to publish, the oldest first; each is marked as published."""
     moment = now() - PUBLISH_AFTER + TOGETHER
-    waits = nsmallest(
-        MOST, [each for each in list(WAITS.values()) if each.begun <= moment], key=lambda wait: wait.begun
-    )
+    long = [wait for wait in list(WAITS.values()) if wait.begun <= moment]
+    waits = nsmallest(MOST, long, key=lambda wait: wait.begun)
     for wait in waits:
         wait.published = True
     # One that ended before it was marked won't withdraw its record; one that ended since will.
     return [wait for wait in waits if wait.id in WAITS]
 
 
-def records_of(
-    leases: Iterable[SingleLease], waits: Iterable[Wait] = (), used: Iterable[str] = ()
-) -> Records:
+def records_of(held: Iterable[SingleLease], waits: Iterable[Wait] = (), used: Iterable[str] = ()) -> Records:
     """Return what is published of these: a record for each client, with its process, holds and waits.
 
-    This process has a record in each alias of `used`, whatever it holds there.
-
-    A wait stands in the record of its process, and in those of the clients under which its thread or task
-    holds locks: anyone who is kept waiting by one of them finds it there.
+    This process has a record in each alias of `used`, whatever it holds there. A wait stands in it, and in
+    those of the clients under which its thread or task holds locks: whom one of them keeps waiting finds it.
     """
-    parts: dict[tuple[str, str], _Parts] = defaultdict(lambda: {"holds": {}, "waits": {}})
+    parts: dict[tuple[str, str], dict[str, dict[str, Any]]] = defaultdict(lambda: {"holds": {}, "waits": {}})
     for alias in used:
         parts[alias, PROCESS.client_id]["holds"] = {}
-    for lease in leases:
+    for lease in held:
         taken = {"renewals": lease.renewals, "ttl": lease.ttl, "since": PROCESS.date_of(lease.taken_at)}
         parts[_client_of(lease)]["holds"][lease.owner] = {**facts_of(lease), **taken}
     for wait in waits:
         holds = wait.holds()
-        for which in {(wait.alias, wait.client), *map(_client_of, holds)}:
+        for which in {(wait.alias, PROCESS.client_id), *map(_client_of, holds)}:
             parts[which]["waits"][wait.id] = wait.as_record(holds)
     process, records = process_facts(), defaultdict[str, dict[str, str]](dict)
     for (alias, client), theirs in parts.items():
         stated = {name: value for name, value in theirs.items() if value or name == "holds"}
         records[alias][client] = json.dumps({**process, **stated})
     return records
-
-
-_Parts = dict[str, dict[str, Any]]
 
 
 def _client_of(lease: SingleLease) -> tuple[str, str]:

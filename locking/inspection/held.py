@@ -33,25 +33,14 @@ from locking.inspection.columns import PUBLISHED, SILENT, STATES, HeldLock, Wait
 from locking.keys.names import check_name
 from locking.utils.ownership import process_of
 
-__all__ = [
-    "HeldLock",
-    "Page",
-    "Waiter",
-    "held_locks",
-    "holds_of",
-    "known_waiters",
-    "waiters",
-]
+__all__ = ["HeldLock", "Page", "Waiter", "held_locks", "holds_of", "known_waiters", "waiters"]
 
 logger = logging.getLogger(__name__)
 
 ORDERS: Final = ("age", "contention", "waiters")
 
-MOST_CONTENDED: Final = 20
-"""Locks that a list in the order of contention begins with."""
-
-MOST_SEARCHED: Final = 5000
-"""Rows that a search looks at, the oldest first."""
+MOST_CONTENDED: Final = 20  # locks that a list in the order of contention begins with
+MOST_SEARCHED: Final = 5000  # rows that a search looks at, the oldest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +117,8 @@ class Filter:
             return False
         wanted = ((self.state, hold.state), (self.kind, hold.kind), (self.host, hold.host or ""))
         texts = (hold.name, hold.owner, hold.holder, hold.doing or "", hold.site or "")
-        return all(value in ("", fact) for value, fact in wanted) and any(
-            self.search in text for text in texts
-        )
+        is_found = any(self.search in text for text in texts)
+        return is_found and all(value in ("", fact) for value, fact in wanted)
 
 
 def held_locks(
@@ -334,9 +322,8 @@ def _searched(looks: Sequence[Look], wanted: Filter, offset: int, limit: int) ->
     """Look at row after row of all backends, the oldest first."""
     exact = [hold for look in looks for hold in _named_exactly(look, wanted)]
     known = set(map(_which, exact))
-    looked_at = list(
-        islice(heapq.merge(*(look.oldest_first(wanted) for look in looks), key=_age), MOST_SEARCHED + 1)
-    )
+    oldest = heapq.merge(*(look.oldest_first(wanted) for look in looks), key=_age)
+    looked_at = list(islice(oldest, MOST_SEARCHED + 1))
     rest = [hold for hold in looked_at[:MOST_SEARCHED] if wanted.matches(hold)]
     rows = [*exact, *(hold for hold in rest if _which(hold) not in known)]
     problems = [look.problem for look in looks if look.problem]
@@ -353,10 +340,7 @@ def _named_exactly(look: Look, wanted: Filter) -> list[HeldLock]:
 
 
 def _contended_first(rows: Sequence[HeldLock], looks: Sequence[Look], wanted: Filter) -> list[HeldLock]:
-    """Put the holds of the most contended locks first; the rest stays in order of age.
-
-    Only those locks are asked for, so that a list of many costs no more than without.
-    """
+    """Put the holds of the most contended locks first; only they are asked for, however long the list is."""
     awaited = [
         (look, key)
         for look in looks

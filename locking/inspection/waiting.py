@@ -11,8 +11,7 @@ from locking.exceptions import LockError
 from locking.inspection.columns import HeldLock, Waiter
 from locking.inspection.held import Look
 
-Holds = Mapping[tuple[str, str], Sequence[HeldLock]]
-"""By alias and key."""
+Holds = Mapping[tuple[str, str], Sequence[HeldLock]]  # by alias and key
 
 
 @dataclass(slots=True)
@@ -116,12 +115,7 @@ def waits_for(waiting: Sequence[Waiter], holds: Holds) -> dict[str, list[str]]:
 
 
 def in_circles(edges: Mapping[str, Sequence[str]]) -> frozenset[str]:
-    """Return those who wait for themselves in the end.
-
-    Example:
-        >>> sorted(in_circles({"a": ["b"], "b": ["a"], "c": ["a"]}))
-        ['a', 'b']
-    """
+    """Return those who wait for themselves in the end."""
 
     def reached(start: str) -> set[str]:
         found, ahead = set[str](), [*edges[start]]

@@ -21,11 +21,8 @@ from locking.testing.tools import forget_locks, isolate_locks, override_locks
 
 SETTING: Final = "locks_in_tests"
 MARKER: Final = "locks"
-PLACES: Final = ("memory", "configured", "isolated")
-"""Where a test's locks may be kept."""
-
-_configured = pytest.StashKey[Any]()
-"""`LOCKING` as the project has it."""
+PLACES: Final = ("memory", "configured", "isolated")  # where a test's locks may be kept
+_configured = pytest.StashKey[Any]()  # `LOCKING` as the project has it
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

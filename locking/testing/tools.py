@@ -11,8 +11,9 @@ from uuid import uuid4
 
 from django.test.utils import TestContextDecorator, override_settings
 
-from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Outcome, Waiter
+from locking.backends.base import BaseLockBackend, Busy, Outcome
 from locking.backends.memory import STORES, Store
+from locking.backends.waiters import WaitingSteps, WokenTask, WokenThread
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.lease import Lease, SingleLease, live_leases, unregister
 from locking.exceptions import BackendUnavailable, LockNotAcquired, LockNotOwned
@@ -21,8 +22,7 @@ from locking.utils.ownership import new_owner
 
 MEMORY: Final = "locking.backends.memory.MemoryBackend"
 
-LONG_ENOUGH: Final = 3600.0
-"""Seconds for which a simulated rival would hold a lock if the test never ended."""
+LONG_ENOUGH: Final = 3600.0  # seconds for which a simulated rival would hold a lock if the test never ended
 
 
 class override_locks(override_settings):  # noqa: N801 - named like Django's override_settings
@@ -180,44 +180,38 @@ def _refused(
         return refused(refuse, busy) if key in (None, asked) else make(asked, *args, **options)
 
     with (
-        patch.object(engine, "waiter", partial(chosen, engine.waiter, RefusedWaiter)),
-        patch.object(engine, "async_waiter", partial(chosen, engine.async_waiter, AsyncRefusedWaiter)),
+        patch.object(engine, "waiter", partial(chosen, engine.waiter, RefusedThread)),
+        patch.object(engine, "async_waiter", partial(chosen, engine.async_waiter, RefusedTask)),
     ):
         yield
 
 
-class RefusedWaiter(Waiter):
-    """A thread's attempt that is refused instead of waiting."""
+class Refusal(WaitingSteps):
+    """An attempt that is refused instead of waiting."""
 
     def __init__(self, refuse: Callable[[], Exception], busy: Busy | None) -> None:
+        super().__init__()
         self._refuse, self._busy = refuse, busy
 
-    def try_acquire(self, *, queue: bool) -> Outcome:
-        if self._busy is None:
+    def ask(self, *, queue: bool) -> Outcome:
+        busy, self._busy = self._busy, None
+        if busy is None:
             raise self._refuse()
-        return self._busy
+        return busy
 
-    def wait(self, timeout: float) -> Outcome:
-        raise self._refuse()
-
-    def leave(self) -> None:
+    def give_up(self) -> None:
         pass  # nothing was sent, so nothing is to undo
 
+    def pause(self) -> float:
+        return 0.0
 
-class AsyncRefusedWaiter(AsyncWaiter):
-    """A task's attempt that is refused instead of waiting."""
 
-    def __init__(self, *refusal: Any) -> None:
-        self._waiter = RefusedWaiter(*refusal)
+class RefusedThread(Refusal, WokenThread):
+    """A thread's attempt."""
 
-    async def try_acquire(self, *, queue: bool) -> Outcome:
-        return self._waiter.try_acquire(queue=queue)
 
-    async def wait(self, timeout: float) -> Outcome:
-        return self._waiter.wait(timeout)
-
-    async def leave(self) -> None:
-        self._waiter.leave()
+class RefusedTask(Refusal, WokenTask):
+    """A task's attempt."""
 
 
 def simulate_loss(lease: Lease | str, *, backend: str = DEFAULT_ALIAS) -> None:

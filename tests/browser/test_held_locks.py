@@ -9,8 +9,7 @@ from playwright.sync_api import expect
 
 from locking import get_lock, get_read_lock, get_semaphore
 from locking.exceptions import LockLost
-from locking.inspection.heartbeat import HeartbeatPublisher
-from locking.inspection.waits import WAITS
+from locking.inspection.heartbeat import WAITS, HeartbeatPublisher
 from locking.models import LockEvent
 from tests.locking.support.helpers import take_from
 from tests.support.processes import until

@@ -9,9 +9,8 @@ import pytest
 from playwright.sync_api import expect
 
 from locking import LockLost, get_lock
-from locking.inspection.heartbeat import HeartbeatPublisher
+from locking.inspection.heartbeat import WAITS, HeartbeatPublisher
 from locking.inspection.held import holds_of
-from locking.inspection.waits import WAITS
 from locking.models import LockEvent
 from tests.browser.looks import at_each_width, violations
 from tests.locking.support.helpers import take_from

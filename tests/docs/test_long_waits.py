@@ -8,8 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from locking import get_lock
-from locking.inspection.heartbeat import HeartbeatPublisher
-from locking.inspection.waits import WAITS
+from locking.inspection.heartbeat import WAITS, HeartbeatPublisher
 from tests import ROOT
 from tests.support.processes import until
 

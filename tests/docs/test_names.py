@@ -10,6 +10,7 @@ from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, get_args, get_type_hints
 
@@ -22,15 +23,13 @@ from django.utils.module_loading import import_string
 import locking
 from config.selling import STRATEGIES as SELLING
 from locking import conf, exceptions, get_lock, locked_transaction, signals
-from locking.backends import redlock
+from locking.backends import etcd, redlock, zookeeper
 from locking.backends.base import BaseLockBackend
 from locking.backends.capabilities import ForceRelease, Kinds, Listing
 from locking.backends.database import connection_pool
 from locking.backends.database.connection_pool import DEFAULT_TIMEOUT
-from locking.backends.etcd import client as etcd
 from locking.backends.redis import topology
 from locking.backends.redlock import RedlockBackend
-from locking.backends.zookeeper import session as zookeeper
 from locking.contrib import groups, opentelemetry, prometheus
 from locking.core.kinds import LABELS
 from locking.core.lease import State
@@ -114,14 +113,13 @@ def abilities_of(backend: type[BaseLockBackend]) -> list[bool]:
 
 
 def backends() -> set[str]:
-    """Return the dotted paths of the backends, as their packages export them; some are one file."""
-    folder = Path(import_module("locking.backends").__path__[0])
-    packages = [
-        f"locking.backends.{path.name}" for path in folder.iterdir() if (path / "__init__.py").is_file()
-    ]
-    names = {f"{name}.{each}" for name in packages for each in getattr(import_module(name), "__all__", ())}
-    files = {"locking.backends.redlock.RedlockBackend", "locking.backends.memory.MemoryBackend"}
-    return {path for path in names if path.endswith("Backend")} | files
+    """Return the dotted paths of the backends, as their modules export them, but the interface."""
+    found = (
+        f"locking.backends.{each.name}" for each in iter_modules(import_module("locking.backends").__path__)
+    )
+    names = {f"{name}.{each}" for name in found for each in getattr(import_module(name), "__all__", ())}
+    names.add("locking.backends.memory.MemoryBackend")  # a module that exports more
+    return {path for path in names if path.endswith("Backend")} - {"locking.backends.base.BaseLockBackend"}
 
 
 DOTTED = re.compile(r"`(locking(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`")

@@ -36,7 +36,7 @@ from locking.checks import check_setting
 from locking.core import handler
 from locking.core.handler import InvalidLockBackend, locks
 from locking.core.waits import description
-from locking.liveness.files import SETTING
+from locking.liveness import SETTING
 from locking.transactions.decorator import DECORATED
 from tests.locking.support.helpers import elsewhere
 from tests.private_redis import private_redis

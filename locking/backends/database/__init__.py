@@ -12,9 +12,4 @@ from locking.backends.database.advisory import AdvisoryLockBackend
 from locking.backends.database.rows import DatabaseBackend
 from locking.backends.database.transaction_locks import RowLockBackend, TransactionLockBackend
 
-__all__ = [
-    "AdvisoryLockBackend",
-    "DatabaseBackend",
-    "RowLockBackend",
-    "TransactionLockBackend",
-]
+__all__ = ["AdvisoryLockBackend", "DatabaseBackend", "RowLockBackend", "TransactionLockBackend"]

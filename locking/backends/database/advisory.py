@@ -57,11 +57,8 @@ TERMINATE: Final = (
 POLL: Final[Any] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 """`select` takes no number from 1024 on, `epoll` needs a file."""
 
-SLOT_PAUSE: Final = 0.1
-"""Seconds until a server that has no slot left for a connection is asked again."""
-
-TIDY_AT: Final = 64
-"""Holds at which those are cleared away whose lease has ended without a release."""
+SLOT_PAUSE: Final = 0.1  # seconds until a server that has no slot left for a connection is asked again
+TIDY_AT: Final = 64  # holds at which those are cleared away whose lease has ended without a release
 
 PREPARE_TO_WAIT: Final = """
 SELECT set_config('lock_timeout', %(wait)s, false), set_config('idle_session_timeout', %(silence)s, false),
@@ -223,15 +220,10 @@ def wait_in_line(
 
 
 class ServerQueueBackend(BaseLockBackend):
-    """A backend on the database `OPTIONS['using']`, whose waiters wait in the server's own queue.
+    """A backend on the database `OPTIONS['using']`, whose waiters wait in the server's own queue."""
 
-    Attributes:
-        vendors: the engines that have such locks.
-        options: further ones, with their defaults.
-    """
-
-    vendors: ClassVar[tuple[str, ...]] = ("postgresql",)
-    options: ClassVar[dict[str, Any]] = {}
+    vendors: ClassVar[tuple[str, ...]] = ("postgresql",)  # the engines that have such locks
+    options: ClassVar[dict[str, Any]] = {}  # further ones, with their defaults
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
@@ -261,7 +253,7 @@ class ServerQueueBackend(BaseLockBackend):
 
 
 class ServerQueueWaiter(PollingWaiter):
-    """A thread that waits in the server's own queue; a wait that ended has left it already."""
+    """A thread that waits in the server's own queue."""
 
     _backend: ServerQueueBackend
 
@@ -294,7 +286,6 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
         after_fork(self.forget)
 
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
-        """See the base class; one object per kind, because the watchdog renews by backend."""
         if kind not in self._variants:
             self._variants[kind] = made = copy(self)
             made.alias = f"{self.settings.alias}/{kind}"
@@ -309,12 +300,8 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
         self._holds = {}
 
     def _identify(self, connection: Any) -> None:
-        """Refuse a pooler, which may give the session, and the lock in it, to another client.
-
-        It answers with a number of its own when a client connects, the server with its session's.
-
-        Raises:
-            LockNotSupported: naming what can be done.
+        """Refuse a pooler, which may give the session, and the lock in it, to another client: it answers with
+        a number of its own when a client connects, the server with its session's.
         """
         ((pid,),) = _asked(connection, "SELECT pg_backend_pid()")
         if pid != connection.connection.info.backend_pid and not self._session_pooling:
@@ -397,16 +384,12 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
         return held is not None and held.release(self._pool)
 
     def force_release(self, key: str, expected: str) -> bool:
-        """See the base class: its session is ended by the server, which takes the role's own sessions or
-        pg_signal_backend.
-        """
+        """See the base class: the server ends its session, of the same role or for pg_signal_backend."""
         patience = round(self._timeout * 1000)
         return bool(self._pool.fetch(TERMINATE, {**halves_of(key), "owner": expected, "patience": patience}))
 
     def holder(self, key: str) -> Holder | None:
-        """See the base class: of several readers one, and how many they are. How much of the lease is left
-        only its holder knows.
-        """
+        """See the base class: of several readers one, and their number; what is left only they know."""
         rows = self._pool.fetch(HOLDERS, halves_of(key))
         return Holder(rows[0][0], len(rows), None) if rows else None
 

@@ -28,8 +28,7 @@ from locking.utils.databases import VENDORS, setting_too_small
 
 T = TypeVar("T")
 
-DEFAULT_TIMEOUT: Final = 5.0
-"""Seconds after which a request to a database that doesn't answer is given up."""
+DEFAULT_TIMEOUT: Final = 5.0  # seconds after which a request to a database that doesn't answer is given up
 
 UNREACHABLE: Final = (OperationalError, InterfaceError)
 
@@ -51,23 +50,15 @@ class Permit:
 
 
 class ConnectionPool:
-    """Connections to the database `using`, made at need and kept for the next request.
-
-    Args:
-        using: alias in DATABASES.
-        timeout: seconds after which an unanswered request is given up, and its connection with it.
-        owner: how errors call the backend.
-        ready: run once on every new connection.
-        size: requests at the same time, and so connections, but for those that are taken for longer.
-    """
+    """Connections to the database `using`, made at need and kept for the next request."""
 
     def __init__(
         self,
-        using: str,
-        timeout: float,
-        owner: str,
-        ready: Callable[[BaseDatabaseWrapper], object] = bool,
-        size: int = MAX_CONNECTIONS,
+        using: str,  # alias in DATABASES
+        timeout: float,  # seconds after which an unanswered request is given up, and its connection with it
+        owner: str,  # how errors call the backend
+        ready: Callable[[BaseDatabaseWrapper], object] = bool,  # run once on every new connection
+        size: int = MAX_CONNECTIONS,  # requests at the same time; who takes a connection has another
     ) -> None:
         self.using, self.vendor = using, connections[using].vendor
         self._which = f"the database {using!r} of the lock backend {owner!r}"
@@ -89,11 +80,8 @@ class ConnectionPool:
     def run(self, step: Callable[[Any, int], T]) -> T:
         """Return what `step` makes of a cursor and the number of the attempt.
 
-        It is repeated once on a fresh connection when the reply is lost: it must be safe to repeat.
-
-        Raises:
-            BackendUnavailable: no reply; what was done is unknown. NoConnection: see `take`. BackendError: an
-                error as reply.
+        It is repeated once on a fresh connection when the reply is lost: it must be safe to repeat. Without
+        a reply what was done is unknown, but for NoConnection.
         """
 
         def request(attempt: int) -> T:
@@ -154,11 +142,7 @@ class ConnectionPool:
             return permit
 
     def take(self) -> BaseDatabaseWrapper:
-        """Return a connection for the caller alone until it is given back; it may be kept for long.
-
-        Raises:
-            NoConnection: the server has no slot left for another one.
-        """
+        """Return a connection for the caller alone, for long if need be; NoConnection: no slot is left."""
         with suppress(IndexError):
             return self._idle.pop()
         try:
@@ -210,11 +194,7 @@ class ConnectionPool:
 
 
 def require_alias(using: object, owner: str) -> str:
-    """Return `using` if DATABASES has it and the locks know its engine.
-
-    Raises:
-        ImproperlyConfigured: saying which there are, or which engines are known.
-    """
+    """Return `using` if DATABASES has it and the locks know its engine; else ImproperlyConfigured."""
     if not isinstance(using, str) or using not in connections.settings:
         known = ", ".join(map(repr, sorted(connections.settings)))
         raise ImproperlyConfigured(
@@ -267,13 +247,10 @@ def close_all(idle: deque[BaseDatabaseWrapper]) -> None:
 
 
 def discard(connection: BaseDatabaseWrapper) -> None:
-    """Close a connection, whatever state it is in and whatever thread this is.
-
-    Not by Django's `close`: in an event loop's thread, where garbage may be collected too, it refuses.
-    """
+    """Close a connection, whatever state it is in and whatever thread this is."""
     raw, connection.connection = connection.connection, None
     with suppress(Exception):
-        raw.close()
+        raw.close()  # Django's `close` refuses in an event loop's thread, where garbage may be collected too
 
 
 def abandon(parents: Collection[BaseDatabaseWrapper]) -> None:

@@ -169,13 +169,12 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
     def _change(self, verb: str, key: str, owner: str, ttl: float = 0.0) -> bool:
         """Change the row if it is the owner's; False when it isn't."""
         asked = {"id": self._id(key), "owner": owner, "ttl": microseconds(ttl)}
-        return self._pool.run(
-            lambda cursor, attempt: (
-                changed(cursor, self.sql[verb], asked) == 1
-                # The first attempt at a release, whose reply was lost, has most likely been carried out.
-                or (attempt > 1 and verb == "release")
-            )
-        )
+
+        def step(cursor: Any, attempt: int) -> bool:
+            # The first attempt at a release, whose reply was lost, has most likely been carried out.
+            return changed(cursor, self.sql[verb], asked) == 1 or (attempt > 1 and verb == "release")
+
+        return self._pool.run(step)
 
     def force_release(self, key: str, expected: str) -> bool:
         return self.release(key, expected)
@@ -197,15 +196,9 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
         return int(number)
 
     def sweep(self, limit: int = SWEEP_LIMIT) -> int:
-        """Delete rows of locks that were not held for a day; a process does it once per hour.
+        """Delete rows of locks that were not held for a day, and return how many; once per hour and process.
 
         A row that was ever held with `fenced=True` stays: its token must not be forgotten.
-
-        Args:
-            limit: the most to delete.
-
-        Returns:
-            How many were deleted.
         """
         return self._pool.change(self.sql["sweep"], {"limit": limit})
 
@@ -248,13 +241,9 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
 
     def check(self, *, live: bool = False) -> list[CheckMessage]:
         if in_memory(self._using):
-            return [
-                Error(
-                    f"LOCKING[{self.alias!r}] is on the database {self._using!r}, which lives in memory.",
-                    hint="A second connection doesn't reach it: give it a file, or take another backend.",
-                    id="locking.E009",
-                )
-            ]
+            text = f"LOCKING[{self.alias!r}] is on the database {self._using!r}, which lives in memory."
+            hint = "A second connection doesn't reach it: give it a file, or take another backend."
+            return [Error(text, hint=hint, id="locking.E009")]
         if live:
             self.count_held(prefix="locking:check")
         return []

@@ -16,13 +16,7 @@ from django.db import DatabaseError, Error, connections
 from django.db.transaction import atomic
 
 from locking.backends.base import Busy, Grant, Holder, Outcome
-from locking.backends.database.advisory import (
-    HOLDERS,
-    ServerQueueBackend,
-    as_milliseconds,
-    halves_of,
-    number_of,
-)
+from locking.backends.database import advisory
 from locking.backends.database.connection_pool import fetched
 from locking.conf import AliasSettings
 from locking.exceptions import LockNotSupported, LockTransactionError
@@ -38,15 +32,13 @@ WAITING: Final = {
 }
 """What reads, and sets, how long a statement may wait for a lock; how long it may run is no limit of that."""
 
-NOWAIT_REFUSED: Final = 3572
-"""MySQL's answer to NOWAIT; MariaDB's is that of a time-out."""
+NOWAIT_REFUSED: Final = 3572  # MySQL's answer to NOWAIT; MariaDB's is that of a time-out
 
 
-class TransactionScopedBackend(ServerQueueBackend):
+class TransactionScopedBackend(advisory.ServerQueueBackend):
     """What both forms share."""
 
-    live_question: ClassVar[str] = "SELECT 1"
-    """What a live check asks the database."""
+    live_question: ClassVar[str] = "SELECT 1"  # what a live check asks the database
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
@@ -91,7 +83,7 @@ class TransactionScopedBackend(ServerQueueBackend):
         before, limit = WAITING[self._pool.vendor]
         (former,) = fetched(cursor, before)
         mysql = self._pool.vendor == "mysql"
-        cursor.execute(limit, [max(1, round(seconds))] if mysql else [as_milliseconds(seconds), "0"])
+        cursor.execute(limit, [max(1, round(seconds))] if mysql else [advisory.as_milliseconds(seconds), "0"])
         try:
             return self.lock(cursor, key, wait=True)
         finally:
@@ -140,12 +132,12 @@ class TransactionLockBackend(TransactionScopedBackend):
 
     def lock(self, cursor: Any, key: str, *, wait: bool) -> bool:
         verb = "pg_advisory_xact_lock" if wait else "pg_try_advisory_xact_lock"
-        cursor.execute(f"SELECT {verb}(%s)", [number_of(key)])
+        cursor.execute(f"SELECT {verb}(%s)", [advisory.number_of(key)])
         return cursor.fetchone()[0] is not False
 
     def holder(self, key: str) -> Holder | None:
         """Return an anonymous holder; transaction locks have no owner."""
-        rows = self._pool.fetch(HOLDERS, halves_of(key))
+        rows = self._pool.fetch(advisory.HOLDERS, advisory.halves_of(key))
         return Holder(f"session {rows[0][1]}", 1, None) if rows else None
 
 

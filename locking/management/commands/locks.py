@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import count
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
@@ -20,8 +20,7 @@ from locking.core.handler import DEFAULT_ALIAS, InvalidLockBackend
 from locking.core.kinds import LABELS
 from locking.exceptions import BackendError, LockError
 from locking.inspection.admin_actions import force_release
-from locking.inspection.columns import STATES, HeldLock
-from locking.inspection.formatting import visible
+from locking.inspection.columns import STATES, HeldLock, visible
 from locking.inspection.held import Page, Problem, held_locks, known_waiters
 from locking.inspection.waiting import wait_trees
 from locking.keys.names import UNSET, check_wait
@@ -52,8 +51,7 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-Options = dict[str, dict[str, Any]]
-"""What `add_argument` takes, by the option."""
+Options = dict[str, dict[str, Any]]  # what `add_argument` takes, by the option
 
 FLAG: Final = {"action": "store_true"}
 SECONDS: Final = {"type": _seconds, "metavar": "S"}
@@ -126,11 +124,6 @@ class Command(BaseCommand):
                 where = "where the fence is advanced (default); may be given several times"
                 verb.add_argument("--database", action="append", choices=list(connections), help=where)
 
-    @property
-    def _out(self) -> TextIO:
-        """What is behind Django's wrapper, which would end each piece of a table with a new line."""
-        return cast("TextIO", self.stdout._out)
-
     # the verbs
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -138,7 +131,7 @@ class Command(BaseCommand):
         verb: Callable[[dict[str, Any]], int] = getattr(self, f"_do_{options['verb']}")
         try:
             status = verb(options)
-            self._out.flush()
+            self.stdout.flush()
         except (InvalidLockBackend, ValueError) as error:
             raise CommandError(str(error), returncode=BAD_INPUT) from error
         except DatabaseError as error:
@@ -160,7 +153,7 @@ class Command(BaseCommand):
         if options["json"]:
             self._print_json(page.as_dict())
         else:
-            output.print_table(self._out, output.cells_of(page.rows))
+            output.print_table(self.stdout, output.cells_of(page.rows), self.style)
             self._print_rest(page, options)
         return _status_of(page)
 
@@ -203,16 +196,16 @@ class Command(BaseCommand):
 
     def _do_watch(self, options: dict[str, Any]) -> int:
         order = "waiters" if options["verb"] == "top" else "age"
-        with output.screen(self._out) as draw:
-            for number in count(1):
-                page = _page_of(options, order)
-                if options["json"]:
-                    self._print_json(page.as_dict())
-                else:
-                    draw(output.cells_of(page.rows, page.problems))
-                if options["times"] is not None and number >= options["times"]:
-                    break
-                time.sleep(options["every"])
+        for number in count(1):
+            page = _page_of(options, order)
+            if options["json"]:
+                self._print_json(page.as_dict())
+            else:
+                cells = output.cells_of(page.rows, page.problems)
+                output.print_table(self.stdout, cells, self.style, redraw=True)
+            if options["times"] is not None and number >= options["times"]:
+                break
+            time.sleep(options["every"])
         return _status_of(page)
 
     _do_top = _do_watch
@@ -238,8 +231,8 @@ class Command(BaseCommand):
         if options["owner"]:
             raise ValueError("--owner belongs to one lock: name it")
         page = _page_of(options)
-        out = self._out if options["dry_run"] else cast("TextIO", self.stderr._out)
-        output.print_table(out, output.cells_of(page.rows))
+        out = self.stdout if options["dry_run"] else self.stderr
+        output.print_table(out, output.cells_of(page.rows), self.style)
         self._print_rest(page, options)
         if options["dry_run"] or not page.rows:
             return _status_of(page) or (0 if page.rows else NO)

@@ -1,44 +1,38 @@
-"""How the verbs speak: tables, by rich where it is installed, trees of waiters, lines about one lock."""
+"""How the verbs speak: tables, trees of waiters, lines about one lock."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from functools import partial
-from typing import Any, Final, TextIO
+from shutil import get_terminal_size
+from typing import Any, Final
+from unicodedata import east_asian_width
 
+from django.core.management.base import OutputWrapper
+from django.core.management.color import Style
 from django.db import DatabaseError
 
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.exceptions import LockNotSupported
-from locking.inspection.columns import COLUMNS, Column, HeldLock, facts
-from locking.inspection.formatting import duration, shortened, visible
+from locking.inspection.columns import COLUMNS, Column, HeldLock, duration, facts, shortened, visible
 from locking.inspection.held import Problem, holds_of
 from locking.inspection.waiting import WaitNode
 from locking.keys.names import check_name
 from locking.models import Fence, LockEvent
 from locking.utils.databases import fence_name
 
-try:
-    from rich.console import Console
-    from rich.live import Live
-    from rich.table import Table
-    from rich.text import Text
+Cells = tuple[Sequence[str], Sequence[Sequence[str]]]
 
-    HAS_RICH = True
-except ImportError:  # a project that uses the app alone may not have it
-    HAS_RICH = False
+CLEAR: Final = "\x1b[H\x1b[J"  # to the upper left corner, and nothing from there on
 
-Cells = tuple[Sequence[str], list[Sequence[str]]]
-
-COLOURS: Final = {
-    "held": "green",
-    "expiring": "yellow",
-    "over-age": "yellow",
-    "gone": "red",
-    "unknown": "cyan",
+# Django's name for the color of each state.
+COLORS = {
+    "held": "SUCCESS",
+    "expiring": "WARNING",
+    "over-age": "WARNING",
+    "gone": "ERROR",
+    "unknown": "NOTICE",
 }
 
 LAST_EVENTS: Final = 10
@@ -82,52 +76,43 @@ def _line_of(node: WaitNode) -> str:
     return ", ".join([" ".join(parts), *filter(None, (node.doing, node.site))])
 
 
-def print_table(out: TextIO, cells: Cells) -> None:
-    """Print a table: with rich on a terminal, as plain columns into a file, which has no edge to fold at."""
-    if HAS_RICH and out.isatty():
-        Console(file=out, highlight=False).print(rich_table(cells))
-        return
-    lines = [cells[0], *cells[1]]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        padded = (text.ljust(width) for text, width in zip(line, widths, strict=True))
-        out.write("  ".join(padded).rstrip() + "\n")
+def print_table(out: OutputWrapper, cells: Cells, style: Style, *, redraw: bool = False) -> None:
+    """Print a table in columns, the first with Django's colors on a terminal, which `redraw` clears before.
+
+    What doesn't fit there is cut off then: the list begins with what matters most.
+    """
+    lines, is_terminal = [cells[0], *cells[1]], out.isatty()
+    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    texts = ["  ".join(map(_padded, line, widths)).rstrip() for line in lines]
+    if is_terminal and redraw:
+        columns, rows = get_terminal_size()
+        out.write(CLEAR, str, ending="")
+        texts = [text[:columns] for text in texts[: rows - 1]]
+    for (first, *_), text in zip(lines, texts, strict=False):
+        color = getattr(style, COLORS.get(first, ""), str) if is_terminal else str
+        out.write(f"{color(text[: len(first)])}{text[len(first) :]}", str)  # stderr's own color is an error's
 
 
-def rich_table(cells: Cells) -> Any:
-    """Return a table for rich. Names are data, never markup."""
-    headings, rows = cells
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, overflow="fold", no_wrap=heading in ("STATE", "HELD", "LEFT"))
-    for row in rows:
-        table.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in row))
-    return table
+def _width(text: str) -> int:
+    """Return how many columns of a terminal a text takes: Chinese letters are two wide."""
+    return sum(1 + (east_asian_width(letter) in "WF") for letter in text)
 
 
-@contextmanager
-def screen(out: TextIO) -> Iterator[Callable[[Cells], None]]:
-    """Yield a function that redraws a table in place, or prints each below the last where it can't."""
-    if not (HAS_RICH and out.isatty()):
-        yield partial(print_table, out)
-        return
-    with Live(console=Console(file=out, highlight=False), auto_refresh=False, screen=True) as live:
-        yield lambda cells: live.update(rich_table(cells), refresh=True)
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - _width(text))
 
 
 @dataclass(slots=True)
 class Picture:
-    """Everything that is known of one lock: its holds, the row of its fence, what operators did to it (the
-    latest first), and what could not be asked for.
-    """
+    """Everything that is known of one lock."""
 
     name: str
     key: str
     backend: str
     holds: list[HeldLock] = field(default_factory=list)
-    fence: Mapping[str, Any] | None = None
-    events: list[dict[str, Any]] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
+    fence: Mapping[str, Any] | None = None  # its row
+    events: list[dict[str, Any]] = field(default_factory=list)  # what operators did to it, the latest first
+    unknown: list[str] = field(default_factory=list)  # what could not be asked for
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as plain values, for JSON."""
@@ -135,11 +120,7 @@ class Picture:
 
 
 def picture_of(name: str, alias: str | None) -> Picture:
-    """Ask for everything that is known of one lock.
-
-    Raises:
-        LockKeyError: a name that can't be one. BackendUnavailable: the backend doesn't answer.
-    """
+    """Ask for everything that is known of one lock; LockKeyError: the name can't be one."""
     backend = locks[alias or DEFAULT_ALIAS]
     picture = Picture(name, backend.key(check_name(name)), backend.alias)
     try:

@@ -23,17 +23,13 @@ from locking.core.lock import get_lock
 from locking.exceptions import BackendError, LockError, LockLost, LockNotAcquired
 from locking.keys.names import Unset, check_wait
 
-CONTENDED: Final = 75
-"""Exit status when others have the lock: EX_TEMPFAIL of sysexits.h, *try again later*."""
-UNAVAILABLE: Final = 69
-"""When the backend doesn't answer: EX_UNAVAILABLE."""
-LOST: Final = 70
-"""When the lease was lost and the command was stopped: EX_SOFTWARE."""
+CONTENDED: Final = 75  # exit status when others have the lock: EX_TEMPFAIL of sysexits.h, *try again later*
+UNAVAILABLE: Final = 69  # when the backend doesn't answer: EX_UNAVAILABLE
+LOST: Final = 70  # when the lease was lost and the command was stopped: EX_SOFTWARE
 NOT_FOUND, NOT_EXECUTABLE, KILLED = 127, 126, 128
 """As shells have them; KILLED is added to the signal's number."""
 
-GRACE: Final = 5.0
-"""Seconds between SIGTERM and SIGKILL, or a third of a short lease."""
+GRACE: Final = 5.0  # seconds between SIGTERM and SIGKILL, or a third of a short lease
 
 NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 FORWARDED: Final = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))

@@ -20,7 +20,7 @@ from locking.backends.base import BaseLockBackend
 from locking.core.lease import Lease
 from locking.core.lock import Lock, get_lock
 from locking.exceptions import LockNotOwned
-from locking.liveness.release import watcher
+from locking.liveness import watcher
 from locking.testing.contract.base import ContractBase
 from locking.utils.clock import now
 

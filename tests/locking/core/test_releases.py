@@ -12,11 +12,9 @@ from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 
-from locking.backends.etcd import EtcdBackend
-from locking.backends.etcd.client import NOT_FOUND, EtcdClient, Refused
+from locking.backends.etcd import NOT_FOUND, EtcdBackend, EtcdClient, Refused
 from locking.backends.queue import QueueEntry
-from locking.backends.zookeeper.backend import ZooKeeperBackend
-from locking.backends.zookeeper.session import Dropped, ZooKeeperSession
+from locking.backends.zookeeper import Dropped, ZooKeeperBackend, ZooKeeperSession
 from locking.conf import read_alias
 from locking.core.handler import locks
 from locking.testing.contract.base import until

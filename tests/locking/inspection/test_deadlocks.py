@@ -27,9 +27,9 @@ from locking.backends.memory import STORES
 from locking.backends.redis import RedisBackend
 from locking.core.handler import locks
 from locking.exceptions import LockLost
-from locking.inspection import audit, deadlocks, heartbeat, waits
+from locking.inspection import audit, deadlocks, heartbeat
+from locking.inspection.heartbeat import PUBLISH_AFTER, WAITS, Wait
 from locking.inspection.held import Waiter, waiters, waiters_of
-from locking.inspection.waits import PUBLISH_AFTER, WAITS, Wait
 from locking.models import LockEvent
 from locking.testing.contract.processes import child
 from locking.utils.clock import now
@@ -669,7 +669,7 @@ def test_contention_without_a_circle_raises_nothing(engine, monkeypatch, quick_l
     """Eight threads nest locks in sorted order, and look at them every few milliseconds."""
     monkeypatch.setattr(deadlocks, "FIRST_LOOK", 0.002)
     monkeypatch.setattr(deadlocks, "LOOK_EVERY", 0.004)
-    for module in (deadlocks, waits, heartbeat):
+    for module in (deadlocks, heartbeat):
         monkeypatch.setattr(module, "PUBLISH_AFTER", 0.001)
     contended = Counts()
     with ThreadPoolExecutor(8) as pool:

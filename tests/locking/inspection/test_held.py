@@ -18,7 +18,7 @@ from locking.inspection import admin_actions
 from locking.inspection.admin_actions import extend_held, force_release
 from locking.inspection.columns import COLUMNS, facts
 from locking.inspection.deadlocks import holders_of
-from locking.inspection.heartbeat import reporter
+from locking.inspection.heartbeat import WAITS, reporter
 from locking.inspection.held import (
     HeldLock,
     Waiter,
@@ -29,7 +29,6 @@ from locking.inspection.held import (
     waiters,
 )
 from locking.inspection.waiting import holds_wanted_by, wait_trees, waits_for
-from locking.inspection.waits import WAITS
 from locking.management.locks import output
 from locking.models import Fence, LockEvent
 from locking.testing import override_locks

@@ -15,9 +15,8 @@ from unittest import mock
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from locking import get_lock
-from locking.liveness import files, release
-from locking.liveness.files import Record, peers, registration
+from locking import get_lock, liveness
+from locking.liveness import Record, peers, registration
 from locking.testing.contract.processes import child
 from locking.utils.ownership import (
     PROCESS,
@@ -127,7 +126,7 @@ def test_a_process_that_proc_hides_is_not_taken_for_dead(monkeypatch, answer, ru
 def test_a_zombie_is_dead():
     """Its parent hasn't asked how it ended, and may never: it does nothing any more."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    record = Record("c", child.pid, str(files.start_of(child.pid)), "default", 0.0)
+    record = Record("c", child.pid, str(liveness.start_of(child.pid)), "default", 0.0)
     assert record.is_running()
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -158,7 +157,7 @@ def test_no_process_is_judged_elsewhere(runtime_dir, settings):
 @pytest.mark.parametrize("name", ["{mark}.", "{mark}.x.1.c.default", "{mark}.1.1", "c"])
 def test_what_is_no_processs_file_is_passed_over(runtime_dir, name):
     """A name that can't be understood judges no process, and keeps none from being judged."""
-    (runtime_dir / name.format(mark=files.mark())).touch()
+    (runtime_dir / name.format(mark=liveness.mark())).touch()
     there = put(runtime_dir, "c")
     assert list(dead_in(runtime_dir)) == [there]
 
@@ -213,12 +212,12 @@ def test_the_default_directory_has_to_be_its_users_own(tmp_path, monkeypatch, se
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     made = tmp_path / f"holdfast-{os.geteuid()}"
     made.mkdir(mode=0o755)
-    assert files.directory() == made
+    assert liveness.directory() == made
     owner = os.geteuid()
     monkeypatch.setattr("os.geteuid", lambda: owner + 1)
     made.rename(tmp_path / f"holdfast-{owner + 1}")
     with pytest.raises(PermissionError, match=f"belongs to the user {owner}: "):
-        files.directory()
+        liveness.directory()
 
 
 def test_a_directory_comes_back(runtime_dir, settings):
@@ -267,7 +266,7 @@ def test_a_setting_that_is_no_path_is_refused(settings, value):
     """The message names the setting, its value and what to write instead."""
     settings.LOCKING_RUNTIME_DIR = value
     with pytest.raises(ImproperlyConfigured, match="LOCKING_RUNTIME_DIR must be an absolute path"):
-        files.base_directory()
+        liveness.base_directory()
 
 
 # --- what the file says --------------------------------------------------------------------------------
@@ -291,11 +290,11 @@ def test_a_kept_lease_keeps_all_of_its_process(monkeypatch):
 def test_an_end_in_order_deletes_the_file_unless_a_guarded_lock_is_left(monkeypatch):
     """Others may release what is left, as if the process had been killed."""
     left = [get_lock("a").acquire(), get_lock("b", guarded=True).acquire()]
-    monkeypatch.setattr(release, "live_leases", lambda: left)
-    release.leave()
+    monkeypatch.setattr(liveness, "live_leases", lambda: left)
+    liveness.leave()
     assert own_path().exists()
     left.pop().release()
-    release.leave()
+    liveness.leave()
     assert registration._files == set()
     left.pop().release()
 
@@ -313,7 +312,7 @@ def test_deployments_with_other_cache_prefixes_are_apart(settings):
     seen = set()
     for changes in ({}, {"KEY_PREFIX": "a"}, {"VERSION": 2}):
         settings.CACHES = {"default": {"BACKEND": "x", "LOCATION": "redis://x", **changes}}
-        seen.add(files.mark())
+        seen.add(liveness.mark())
     assert len(seen) == 3
 
 

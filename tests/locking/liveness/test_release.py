@@ -14,14 +14,12 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import connection
 
-from locking import BackendUnavailable, get_lock, locked_transaction
+from locking import BackendUnavailable, get_lock, liveness, locked_transaction
 from locking.backends.capabilities import Listing
 from locking.core.handler import locks
 from locking.core.kinds import get_fair_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.core.waits import waiters
-from locking.liveness import release
-from locking.liveness.files import Record, mark, registration
-from locking.liveness.release import ENOUGH, watcher
+from locking.liveness import ENOUGH, Record, mark, registration, watcher
 from locking.models import LockEvent
 from locking.signals import Observer, flush, lock_orphaned, observe, stop_observing
 from locking.testing.contract.base import begin
@@ -432,7 +430,7 @@ def test_what_comes_late_is_found_by_a_further_look(by_hand):
 
 def test_a_single_look_would_leave_what_comes_late(by_hand, monkeypatch):
     """The mutant: the file is gone with the first look that finds nothing."""
-    monkeypatch.setattr(release, "ENOUGH", 1)
+    monkeypatch.setattr(liveness, "ENOUGH", 1)
     with pytest.raises(AssertionError):
         test_what_comes_late_is_found_by_a_further_look(by_hand)
 
@@ -442,7 +440,7 @@ def test_a_backend_that_does_not_answer_is_asked_again(by_hand, backend_down):
     path = dead("c", backend_down)
     for _ in range(4):
         asked = now()
-        assert by_hand() >= asked + release.AFTER_TROUBLE
+        assert by_hand() >= asked + liveness.AFTER_TROUBLE
     assert path.exists()
 
 
@@ -455,9 +453,9 @@ def test_a_release_that_takes_long_puts_off_no_look(by_hand, monkeypatch):
         clock[0] += 5.0
         return 1
 
-    monkeypatch.setattr(release, "now", lambda: clock[0])
-    monkeypatch.setattr(release, "clean", slow)
-    assert by_hand() == clock[0] + release.LOOK_AGAIN
+    monkeypatch.setattr(liveness, "now", lambda: clock[0])
+    monkeypatch.setattr(liveness, "clean", slow)
+    assert by_hand() == clock[0] + liveness.LOOK_AGAIN
 
 
 def test_a_release_that_fails_keeps_no_other_from_being_tried(by_hand, monkeypatch, caplog):
@@ -467,9 +465,9 @@ def test_a_release_that_fails_keeps_no_other_from_being_tried(by_hand, monkeypat
     def broken(*_):
         raise ImportError("no such package")
 
-    monkeypatch.setattr(release, "_clean", broken)
+    monkeypatch.setattr(liveness, "_clean", broken)
     reset_log()
-    with caplog.at_level("ERROR", "locking.liveness.release"):
+    with caplog.at_level("ERROR", "locking.liveness"):
         by_hand()
         by_hand()
     assert path.exists()
@@ -478,14 +476,14 @@ def test_a_release_that_fails_keeps_no_other_from_being_tried(by_hand, monkeypat
 
 def test_a_backend_that_fails_keeps_no_lock_on_another(by_hand, monkeypatch):
     """A database without the tables comes first by its name: what lies on Redis is released all the same."""
-    owner, clean_one = "00000000-0000-8000-b000-000000000000:1", release._clean
+    owner, clean_one = "00000000-0000-8000-b000-000000000000:1", liveness._clean
 
     def cleaned(backend, record):
         if backend.alias == "database":
             raise BackendUnavailable("no such table")
         return clean_one(backend, record)
 
-    monkeypatch.setattr(release, "_clean", cleaned)
+    monkeypatch.setattr(liveness, "_clean", cleaned)
     locks["default"].try_acquire("kept", owner, LEASE)
     failing = dead(process_of(owner), "database"), dead(process_of(owner), "default")
     by_hand()
@@ -536,9 +534,9 @@ def test_looks_are_apart_however_many_begin_to_wait(watching, monkeypatch):
         watcher.look()
         return len(looks) > 3
 
-    monkeypatch.setattr(release, "peers", no_peers)
+    monkeypatch.setattr(liveness, "peers", no_peers)
     until(has_looked, "four looks")
-    assert min(later - sooner for sooner, later in pairwise(looks)) >= 0.9 * release.LOOK_AGAIN
+    assert min(later - sooner for sooner, later in pairwise(looks)) >= 0.9 * liveness.LOOK_AGAIN
 
 
 def test_a_thread_that_cannot_be_started_is_started_later(watching, monkeypatch):

@@ -13,12 +13,13 @@ from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.core.management.base import OutputWrapper
+from django.core.management.color import color_style, no_style
 
 from locking import Lease, LockLost, get_lock, get_semaphore, locked_transaction
 from locking.core.handler import locks
-from locking.inspection.heartbeat import HeartbeatPublisher
+from locking.inspection.heartbeat import WAITS, HeartbeatPublisher
 from locking.inspection.held import holds_of
-from locking.inspection.waits import WAITS
 from locking.management.locks import output
 from locking.management.locks.output import line as output_line
 from locking.models import LockEvent
@@ -184,13 +185,37 @@ class Terminal(StringIO):
         return True
 
 
-@pytest.mark.parametrize("has_rich", [True, False])
-def test_a_terminal_gets_a_table(monkeypatch, has_rich):
-    """With rich it is drawn, without it padded; markup in a name is text."""
-    monkeypatch.setattr(output, "HAS_RICH", has_rich)
-    terminal = Terminal()
-    output.print_table(terminal, (("STATE", "NAME"), [("held", "[red]a[/red]")]))
-    assert "[red]a[/red]" in terminal.getvalue()
+ROWS = [("held", "[red]a[/red]"), ("gone", "订单:" + 200 * "7"), ("held", "b")]
+COLOR = re.compile(r"\x1b\[[\d;]+m")
+
+
+def table_on(out, style, **more):
+    """What is written of a table."""
+    output.print_table(OutputWrapper(out), (("STATE", "NAME"), ROWS), style, **more)
+    return out.getvalue()
+
+
+def test_a_terminal_gets_the_states_in_color(monkeypatch):
+    """A name is text, whatever it looks like; what isn't a terminal gets no color."""
+    monkeypatch.setenv("DJANGO_COLORS", "dark")
+    shown = table_on(Terminal(), color_style(force_color=True))
+    assert COLOR.findall(shown) == ["\x1b[32;1m", "\x1b[0m", "\x1b[31;1m", "\x1b[0m", "\x1b[32;1m", "\x1b[0m"]
+    assert COLOR.sub("", shown) == table_on(StringIO(), color_style(force_color=True))
+    assert "[red]a[/red]" in shown
+
+
+def test_a_terminal_without_color_gets_none():
+    """Django's `--no-color`, or a terminal that has none."""
+    assert table_on(Terminal(), no_style()) == table_on(StringIO(), no_style())
+
+
+def test_a_list_that_is_redrawn_fits_the_terminal(monkeypatch):
+    """The first rows are seen, each in one line: what follows would push them out."""
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("LINES", "4")
+    shown = table_on(Terminal(), no_style(), redraw=True)
+    assert shown.startswith(output.CLEAR)
+    assert [len(line) for line in shown.removeprefix(output.CLEAR).splitlines()] == [11, 19, 40]
 
 
 # show

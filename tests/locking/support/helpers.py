@@ -15,8 +15,8 @@ from locking.backends.capabilities import releaser_of
 from locking.backends.redis.scripts import Request
 from locking.core.handler import locks
 from locking.exceptions import BackendUnavailable
-from locking.inspection import deadlocks, heartbeat, waits
-from locking.inspection.waits import PUBLISH_AFTER
+from locking.inspection import deadlocks, heartbeat
+from locking.inspection.heartbeat import PUBLISH_AFTER
 from locking.signals import lock_force_released, notify
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ def publishing() -> Iterator[None]:
 
 def look_for_deadlocks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have waiters publish their waits and look for a circle ten times sooner."""
-    for module in (deadlocks, waits, heartbeat):
+    for module in (deadlocks, heartbeat):
         monkeypatch.setattr(module, "PUBLISH_AFTER", PUBLISH_AFTER / 10)
     for interval in ("FIRST_LOOK", "LOOK_EVERY"):
         monkeypatch.setattr(deadlocks, interval, getattr(deadlocks, interval) / 10)

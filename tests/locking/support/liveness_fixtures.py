@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from locking.liveness import files
-from locking.liveness.files import Record, registration
-from locking.liveness.release import watcher
+from locking import liveness
+from locking.liveness import Record, registration, watcher
 from locking.signals import flush
 from locking.testing.contract.base import until
 
@@ -30,7 +29,7 @@ def own_path(alias: str = "default") -> Path:
 
 def put(folder: Path, client: str, alias: str = "default", **changes: Any) -> Path:
     """Write the file of a process, dead by default, and return its path."""
-    fields = {"mark": files.mark(), "pid": NO_PID, "start": 1, **changes}
+    fields = {"mark": liveness.mark(), "pid": NO_PID, "start": 1, **changes}
     path = folder / f"{fields['mark']}.{fields['pid']}.{fields['start']}.{client}.{alias}"
     path.touch()
     return path
@@ -38,7 +37,7 @@ def put(folder: Path, client: str, alias: str = "default", **changes: Any) -> Pa
 
 def dead_in(folder: Path) -> dict[Path, Record]:
     """Return the files of dead processes."""
-    return {path: record for path, record in files.peers(folder).items() if not record.is_running()}
+    return {path: record for path, record in liveness.peers(folder).items() if not record.is_running()}
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from django.test.utils import override_settings
 
+from locking.backends import etcd as module
 from locking.backends.base import Busy, Grant
-from locking.backends.etcd import client as module
-from locking.backends.etcd.client import NOT_FOUND, EtcdClient, Refused, WatchManager
+from locking.backends.etcd import NOT_FOUND, EtcdClient, Refused, WatchManager
 from locking.backends.queue import QueueEntry
 from locking.conf import read_alias
 from locking.core.handler import locks
@@ -168,7 +168,7 @@ def test_a_watch_that_says_nothing_wakes_its_waiters_after_a_while(monkeypatch, 
         assert not manager.listens, "the next question begins another"
         reported = [record for record in caplog.records if "locks/key/" in record.getMessage()]
         assert not reported, "a lock that is kept for a while is nothing to report"
-        client.close()
+        client.session.close()
 
 
 class Keys:

@@ -20,20 +20,20 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.retry import ForceRetryError
 
-from locking.backends.etcd.backend import EtcdBackend
-from locking.backends.etcd.client import read_urls
+from locking.backends import zookeeper as module
+from locking.backends.etcd import EtcdBackend, read_urls
 from locking.backends.queue import QueueEntry, blockers_of, holders_of, key_of
-from locking.backends.zookeeper import session as module
-from locking.backends.zookeeper.backend import (
+from locking.backends.zookeeper import (
     TAGS,
     ZooKeeperBackend,
+    ZooKeeperSession,
     described,
     encode,
     guid,
     parse,
+    read_location,
     write_data,
 )
-from locking.backends.zookeeper.session import ZooKeeperSession, read_location
 from locking.conf import read_alias
 from locking.exceptions import BackendUnavailable
 from locking.keys.names import check_name

@@ -14,7 +14,7 @@ import requests
 
 from locking import BackendUnavailable, get_lock
 from locking.backends.base import BaseLockBackend
-from locking.backends.zookeeper.backend import ZooKeeperBackend, four_letters
+from locking.backends.zookeeper import ZooKeeperBackend, four_letters
 from locking.signals import Observer, observe
 from tests.locking.backends.queue.ensembles.certificates import Certificates
 from tests.support import processes

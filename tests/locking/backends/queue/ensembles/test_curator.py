@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from locking import get_lock
-from locking.backends.zookeeper.backend import encode
+from locking.backends.zookeeper import encode
 from locking.core.handler import locks
 from locking.testing.contract.base import begin, counted_waiters, until
 from tests.backends import ZOOKEEPER, any_engine

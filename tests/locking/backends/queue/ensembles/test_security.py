@@ -275,7 +275,7 @@ def test_options_that_can_t_be_meant(backend, location, options, says):
 
 def test_sasl_without_its_library(monkeypatch):
     """kazoo's SASL needs a library of its own, and the error says which."""
-    monkeypatch.setattr("locking.backends.zookeeper.session.find_spec", lambda name: None)
+    monkeypatch.setattr("locking.backends.zookeeper.find_spec", lambda name: None)
     sasl = {"mechanism": "DIGEST-MD5", "username": "shop", "password": "hidden"}
     with (
         lock_on(ZOOKEEPER, "a:1", sasl_options=sasl),

@@ -28,7 +28,7 @@ from locking import (
     locked_transaction,
 )
 from locking.backends.base import Busy
-from locking.backends.zookeeper.session import SESSION_TRUST_RATIO
+from locking.backends.zookeeper import SESSION_TRUST_RATIO
 from locking.core.handler import locks
 from locking.core.lease import State
 from locking.testing.contract.base import begin, counted_waiters, until
@@ -263,7 +263,7 @@ def etcdctl_lock(settings, name):
 @needs_etcd
 def test_a_watch_that_breaks_wakes_its_waiters(on_etcd, monkeypatch):
     """A waiter whose stream ended asks again, and starts a new watch."""
-    monkeypatch.setattr("locking.backends.etcd.client.QUIET", 0.2)
+    monkeypatch.setattr("locking.backends.etcd.QUIET", 0.2)
     backend: Any = locks["default"]
     with counted_waiters(backend) as waiters:
         with get_lock("a", ttl=60):

@@ -1,15 +1,25 @@
-"""Files of processes, one per backend used, by which the host's other processes find out that one has died.
+"""Process liveness: guarded locks of a killed process are released by another process of its host, at once.
 
-They are empty: the name says which process it is, the time until when its leases have to stay. `/proc` tells
-who lives: a pid and the moment at which it was started name a process for good. It is judged only on its own
-host (boot id), in its own PID namespace and by processes with the same locks. Without `/proc` (outside Linux)
-all locks end with their leases.
+Each process has an empty file per backend used: its name says which process it is, its time until when its
+leases have to stay. `/proc` tells who lives: a pid and the moment at which it was started name a process for
+good. It is judged only on its own host (boot id), in its own PID namespace and by processes with the same
+locks. Without `/proc` (outside Linux) all locks end with their leases.
+
+A process that waits for a lock looks for dead ones. The file of one stays until two looks in a row have found
+nothing of it: a server may have had a request of its to work off, or may have handed a lock over to a waiter
+whose socket it had not yet found closed. Who looks next goes on, whichever process began.
+
+A dead client may have a COMMIT, a child or a command at work all the same. So only *guarded* locks are
+released: those whose holder works behind its fence's row in a locked transaction, which makes the next one
+wait for that COMMIT, and those whose user says so (`guarded=True`). All others end with their leases.
 """
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import logging
+import math
 import os
 import platform
 import stat
@@ -25,7 +35,16 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from locking.utils.background import after_fork
+from locking.backends.base import BaseLockBackend
+from locking.backends.capabilities import ForceRelease, Listing, releaser_of
+from locking.core.handler import locks
+from locking.core.lease import live_leases
+from locking.core.waits import waiters
+from locking.exceptions import LockError
+from locking.signals import Observer, lock_orphaned, notify, observe
+from locking.utils.background import Worker, after_fork
+from locking.utils.clock import now
+from locking.utils.logs import log_rarely
 from locking.utils.ownership import PROCESS, is_guarded, process_of
 
 logger = logging.getLogger(__name__)
@@ -34,13 +53,17 @@ HAS_PROC: Final = hasattr(os, "geteuid") and os.path.exists("/proc/self/stat")
 
 SETTING: Final = "LOCKING_RUNTIME_DIR"
 
+LOOK_AGAIN: Final = 0.05  # seconds between two looks at every process while a lock is waited for
+LOOKING_SHARE: Final = 20  # a look is followed by a pause of so many times its length at least
+ENOUGH: Final = 2  # looks in a row that find nothing of a dead process, after which its file goes
+AFTER_TROUBLE: Final = 1.0  # seconds until a release is tried again that failed
+
+
+# --- the files --------------------------------------------------------------------------------------------
+
 
 def base_directory() -> Path | None:
-    """Return the directory that `LOCKING_RUNTIME_DIR` names; None when it turns process liveness off.
-
-    Raises:
-        ImproperlyConfigured: the setting is no path.
-    """
+    """Return the directory that `LOCKING_RUNTIME_DIR` names; None when it turns process liveness off."""
     chosen = getattr(settings, SETTING, ...)
     if chosen is None or (chosen is ... and not HAS_PROC):
         return None
@@ -96,10 +119,7 @@ def mark() -> str:
 
 
 def start_of(pid: int) -> str | None:
-    """Return when a process was started, as the kernel counts; "" if it has ended, None if it is hidden.
-
-    With its pid that names a process for good, where a pid alone may have been given to another.
-    """
+    """Return when a process was started, as the kernel counts; "" if it has ended, None if it is hidden."""
     try:
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -141,6 +161,7 @@ class Registration:
     def __init__(self) -> None:
         self.problem: str | None = None  # why it has none, if it should have one
         self.reset()
+        after_fork(self.reset)
 
     def reset(self) -> None:
         """Start from nothing: a forked child leaves its parent's files alone."""
@@ -156,10 +177,7 @@ class Registration:
                 self.refresh()
 
     def keep(self, owner: str, until: float) -> None:
-        """Have a guarded lease stay until the Unix time `until`, even if this process dies before.
-
-        All others of this process stay with it.
-        """
+        """Have guarded leases stay until the Unix time `until`, even if this process dies before."""
         with self._mutex:
             if is_guarded(owner) and until > self._kept:
                 self._kept = until
@@ -184,14 +202,12 @@ class Registration:
         except OSError as error:
             self.leave()  # one that can't be brought up to date may say what is untrue
             self.folder, known = None, self.problem
-            self.problem = (
-                f"guarded locks of killed processes end with their leases: no process liveness, {error}"
-            )
+            self.problem = f"guarded locks of killed processes end with their leases: no liveness, {error}"
             if known is None:
                 logger.warning("%s", self.problem)
 
     def leave(self) -> None:
-        """End in order: delete the files."""
+        """Delete the files."""
         with self._mutex:
             while self._files:
                 with suppress(OSError):
@@ -199,7 +215,6 @@ class Registration:
 
 
 registration = Registration()
-after_fork(registration.reset)
 
 
 def peers(folder: Path) -> dict[Path, Record]:
@@ -214,3 +229,101 @@ def peers(folder: Path) -> dict[Path, Record]:
                     if client != PROCESS.client_id:
                         found[folder / file.name] = record
     return found
+
+
+# --- what the dead have left ------------------------------------------------------------------------------
+
+
+def clean(record: Record) -> int | None:
+    """Release what a dead process has left, and return how many holds that were; None where it failed."""
+    if record.alias not in locks:
+        return 0
+    try:
+        return _clean(locks[record.alias], record)
+    except Exception as error:  # it must not keep what lies elsewhere from being released
+        level = logging.INFO if isinstance(error, LockError) else logging.ERROR
+        text = "releasing the locks of the dead process %d on %r has to wait: %s"
+        log_rarely(logger, level, ("dead process", record.alias), text, record.pid, record.alias, error)
+        return None
+
+
+def _clean(backend: BaseLockBackend, record: Record) -> int:
+    if not (isinstance(backend, ForceRelease) and isinstance(backend, Listing)) or backend.frees_with_holder:
+        return 0
+    backend.dequeue_owned(record.made)
+    holds = [hold for hold in backend.all_held(backend.key("")) if record.leaves(hold.owner)]
+    for hold in holds:
+        releaser = releaser_of(backend, hold.kind)
+        if releaser.force_release(hold.key, hold.owner):
+            facts = {name: getattr(hold, name) for name in ("key", "owner", "token")}
+            facts["name"] = hold.key.removeprefix(backend.settings.key_prefix)
+            holder = f"{platform.node()}:{record.pid}"
+            notify(lock_orphaned, outcome="orphaned", backend=releaser.alias, holder=holder, **facts)
+    return len(holds)
+
+
+class Watcher(Observer):
+    """Keeps this process's files up to date, and looks for dead processes while a lock is waited for."""
+
+    def __init__(self) -> None:
+        self.enabled = True  # False keeps it from looking: then the leases decide
+        self._worker = Worker("locking-listen-processes", self._step)
+        self.reset()
+        after_fork(self.reset)
+
+    def reset(self) -> None:
+        """Start from nothing."""
+        self.looks, self._next_look = dict[Path, int](), 0.0  # looks in a row that found nothing, by the file
+
+    def used(self, backend: BaseLockBackend) -> None:
+        registration.enter(backend.settings.alias)
+
+    def kept(self, owner: str, until: float) -> None:
+        registration.keep(owner, until)
+
+    def waiting(self, name: str, template: str | None, backend: str, change: int) -> None:
+        if change > 0:
+            registration.enter(backend.partition("/")[0])
+            self.look()
+
+    def look(self) -> None:
+        """Have the thread look in the background, soon, and then for as long as a lock is waited for."""
+        if self.enabled and registration.folder is not None:
+            self._worker.wake_by(self._next_look)
+
+    def _step(self) -> float:
+        begun, folder, pause = now(), registration.folder, LOOK_AGAIN
+        if folder is None or not self.enabled:
+            self.reset()
+            return math.inf
+        dead = {file: record for file, record in peers(folder).items() if not record.is_running()}
+        looked = now() - begun
+        self.looks = {file: self.looks.get(file, 0) for file in dead}
+        for file in self._unfinished():
+            released = clean(dead[file])
+            self.looks[file] = self.looks[file] + 1 if released == 0 else 0
+            if self.looks[file] == ENOUGH:
+                with suppress(OSError):  # another process has deleted it, or it is another user's
+                    file.unlink()
+            if released is None:
+                pause = AFTER_TROUBLE
+        self._next_look = now() + max(pause, LOOKING_SHARE * looked)
+        return self._next_look if waiters.total or self._unfinished() else math.inf
+
+    def _unfinished(self) -> list[Path]:
+        return [file for file, looks in self.looks.items() if looks < ENOUGH]
+
+
+watcher = Watcher()
+
+
+def leave() -> None:
+    """Delete the files, unless a guarded lock is left that others may release."""
+    if not any(lease.open and lease.renewed and is_guarded(lease.owner) for lease in live_leases()):
+        registration.leave()
+
+
+def start() -> None:
+    """Have process liveness hear of this process's locks, and of its end."""
+    observe(watcher)
+    atexit.register(leave)
