@@ -230,5 +230,5 @@ def test_histories_of_a_broken_lock_are_rejected(own_redis, locks_on, tmp_path, 
     for name, mutant in mutants.items():  # most grants are handoffs, which the release mints
         monkeypatch.setattr(scripts, name, mutant)
     locks_on(own_redis.url)
-    holds = run_workers(tmp_path, 0.0, lambda crowd, hire: time.sleep(0.01), holds=50)
+    holds = run_workers(tmp_path, 0.0, lambda crowd, hire: time.sleep(0.01), holds=50)  # as long as they work
     assert violations(holds)

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tests.lab.interleaving import PATIENCE
+from tests.support.warm import WarmProcess
 
 
 class ProcessBuyer:
     """A buyer whose checkpoints are read from its output."""
 
     def __init__(self, strategy: str, sku: str, quantity: int, stop: str) -> None:
-        command = [sys.executable, "-m", "tests.lab.process_buyer", strategy, sku, str(quantity), stop]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
-        )
+        command = ["-m", "tests.lab.process_buyer", strategy, sku, str(quantity), stop]
+        self._process = WarmProcess(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         # Reading its output has no time-out of its own; ending the process ends it.
         self._alarm = threading.Timer(PATIENCE * 2, self._process.kill)
         self._alarm.start()

@@ -131,7 +131,7 @@ def test_the_stock_is_sampled_when_the_report_asks():
     assert (result.samples[-1].left, result.samples[-1].sold) == (0, 2)
 
 
-def test_a_worker_that_dies_is_an_error_and_is_replaced(product):
+def test_a_worker_that_dies_is_an_error_and_is_replaced(product, started_afresh):
     """Its buyers' outcomes say so, the others get their answers, and the next race has all workers."""
     with WorkerPool(2) as pool:
         victim = pool.pids[0]
@@ -182,7 +182,7 @@ def test_workers_that_do_not_leave_are_killed(monkeypatch):
     until(lambda: not any(map(psutil.pid_exists, pids)), 30.0)
 
 
-def test_why_workers_can_not_start_is_reported(product, monkeypatch):
+def test_why_workers_can_not_start_is_reported(product, monkeypatch, started_afresh):
     """Settings that can't be loaded: each buyer hears what was wrong."""
     shared = pools.shared_settings() | {"INSTALLED_APPS": ["nowhere"]}
     monkeypatch.setattr(pools, "shared_settings", lambda: shared)

@@ -79,7 +79,7 @@ class Buyers:
         with Wire(self._job.address, PATIENCE) as wire:
             for number in self._arrivals():
                 at = self._job.schedule.at(number)
-                time.sleep(max(0.0, self._job.start + at - time.monotonic()))
+                time.sleep(max(0.0, self._job.start + at - time.monotonic()))  # when the schedule says
                 asked = wire.requests
                 status = self._visit(wire, number)
                 latency = time.monotonic() - self._job.start - at
@@ -113,7 +113,7 @@ def buy(wire: Wire, journal: Journal, key: str, basket: dict[str, int], *, tries
     request = wire.post("/checkout/", {"lines": as_lines(basket)}, {"Idempotency-Key": key})
     doubt = False
     for attempt in range(tries):
-        time.sleep(min(1.0, PAUSE * attempt))
+        time.sleep(min(1.0, PAUSE * attempt))  # longer before each further try, like a client
         try:
             reply = wire.ask(request)
         except OSError as error:

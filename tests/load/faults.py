@@ -86,7 +86,7 @@ def strike(
     chance = random.Random(seed)
     struck: list[dict[str, object]] = []
     for fault in faults:
-        time.sleep(max(0.0, start + fault.at * seconds - time.monotonic()))
+        time.sleep(max(0.0, start + fault.at * seconds - time.monotonic()))  # when the plan says
         at = time.monotonic() - start
         FAULTS[fault.name][1](shop, servers, chance)
         until = time.monotonic() - start

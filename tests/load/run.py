@@ -168,4 +168,4 @@ def _buy_patiently(
         status = buy(wire, book, key, {sku: units}, tries=tries)
         if status != 503 or time.monotonic() > deadline:
             return
-        time.sleep(0.2)
+        time.sleep(0.2)  # asks again until the shop isn't busy

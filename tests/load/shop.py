@@ -114,7 +114,7 @@ def _await_answer(shop: Shop, process: subprocess.Popen[bytes]) -> None:
         except OSError:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the shop did not come up on {shop.address}") from None
-            time.sleep(0.05)
+            time.sleep(0.05)  # asks again until the shop answers
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -17,6 +17,8 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tests.support.warm import WarmProcess
+
 
 @dataclass(frozen=True)
 class Buyers:
@@ -38,12 +40,10 @@ class Buyers:
     cart: dict[str, int]
     kill_at: str = ""
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self) -> WarmProcess:
         """Start the process; it waits for a line before it buys."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.stock.buyers", json.dumps(asdict(self))],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        command = ["-m", "tests.stock.buyers", json.dumps(asdict(self))]
+        return WarmProcess(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def database_settings(alias: str) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def race(processes: list[Buyers]) -> list[str]:
     return answers
 
 
-def _say(word: str, process: subprocess.Popen[str]) -> None:
+def _say(word: str, process: WarmProcess) -> None:
     assert process.stdin is not None
     process.stdin.write(f"{word}\n")
     process.stdin.flush()
@@ -139,8 +139,7 @@ def _buy(stock: Any, what: Buyers, cause: str) -> str:
     def place(lines: Any) -> Order:
         return Order.objects.using(what.database).create(reference=cause)
 
-    parent = os.getppid()
-    while os.getppid() == parent:  # else the buyers of a killed test would go on
+    while True:
         try:
             if what.strategy:
                 stock.sell(what.cart, cause=cause, write=place)
@@ -157,7 +156,6 @@ def _buy(stock: Any, what: Buyers, cause: str) -> str:
                 continue
             raise
         return "sold"
-    return "left alone"
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def until(
         with contextlib.suppress(*despite):
             if found := condition():
                 return found
-        time.sleep(0.01)
+        time.sleep(0.01)  # asks again until it is so
     raise AssertionError(f"{what}: not within {within:g} s")
 
 

@@ -1,6 +1,6 @@
 """Python processes in which Django is set up already: forked from one that waits, instead of started.
 
-For tests of what a process does, not of how it starts. The settings are `tests.settings`, read once. The
+For tests of what a process does, not of how it starts. The settings are the tests' own, read once. The
 process ends as any interpreter does: `atexit`, threads and finalizers included.
 """
 
@@ -17,12 +17,15 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from select import select
+from select import POLLIN, poll, select
 from typing import Any, Self
+
+from django.conf import settings
 
 from tests import ROOT
 
 LONGEST = 200_000  # bytes of a request
+MOST_FDS = 64
 
 
 class WarmProcess:
@@ -31,8 +34,9 @@ class WarmProcess:
     Args:
         arguments: `-c code …`, `-m module …` or `manage.py command …`.
         env: variables of the process; None for this one's. Settings don't see them.
-        stdin, stdout, stderr: `subprocess.PIPE`, a descriptor, or None for this process's.
+        stdin, stdout, stderr: `subprocess.PIPE`, `DEVNULL`, a descriptor, or None for this process's.
         start_new_session: lead a session of its own.
+        pass_fds: descriptors for the process; their numbers there become its last arguments.
     """
 
     def __init__(
@@ -44,14 +48,19 @@ class WarmProcess:
         stdout: int | None = None,
         stderr: int | None = None,
         start_new_session: bool = False,
+        pass_fds: Sequence[int] = (),
     ) -> None:
         self.returncode: int | None = None
-        theirs, opened = [], []
+        theirs: list[int] = []
+        opened: list[int] = []
         for number, wanted in enumerate((stdin, stdout, stderr)):
             ours = None
             if wanted == subprocess.PIPE:
                 reads, writes = os.pipe()
                 fd, ours = (reads, os.fdopen(writes, "w")) if number == 0 else (writes, os.fdopen(reads))
+                opened.append(fd)
+            elif wanted == subprocess.DEVNULL:
+                fd = os.open(os.devnull, os.O_RDWR)
                 opened.append(fd)
             else:
                 fd = number if wanted is None else wanted
@@ -60,7 +69,7 @@ class WarmProcess:
         self._messages, tells = os.pipe()
         request = [list(arguments), dict(os.environ if env is None else env), start_new_session]
         server = _server(os.environ.get("HOLDFAST_TEST_DATABASE", ""))
-        socket.send_fds(server, [json.dumps(request).encode()], [*theirs, tells])
+        socket.send_fds(server, [json.dumps(request).encode()], [*theirs, tells, *pass_fds])
         for fd in (*opened, tells):
             os.close(fd)
         self.pid = int(os.read(self._messages, 20))
@@ -75,6 +84,7 @@ class WarmProcess:
             if not select([self._messages], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
             self.returncode = int(os.read(self._messages, 20) or -signal.SIGKILL)
+            os.close(self._messages)
         return self.returncode
 
     def poll(self) -> int | None:
@@ -84,17 +94,18 @@ class WarmProcess:
         return self.returncode
 
     def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
-        """Write `input`, read to the end, and wait for the exit."""
+        """Write `input`, read to the end, close the streams, and wait for the exit."""
         read = ["", ""]
 
         def drain(number: int, stream: Any) -> None:
-            read[number] = stream.read()
+            with stream:
+                read[number] = stream.read()
 
-        streams = enumerate((self.stdout, self.stderr))
-        threads = [threading.Thread(target=drain, args=each) for each in streams if each[1] is not None]
+        streams = [each for each in enumerate((self.stdout, self.stderr)) if each[1] and not each[1].closed]
+        threads = [threading.Thread(target=drain, args=each) for each in streams]
         for thread in threads:
             thread.start()
-        if self.stdin is not None:
+        if self.stdin is not None and not self.stdin.closed:
             with suppress(BrokenPipeError):
                 self.stdin.write(input or "")
                 self.stdin.close()
@@ -121,20 +132,18 @@ class WarmProcess:
                 with suppress(BrokenPipeError):
                     stream.close()
         self.wait()
-        os.close(self._messages)
 
 
 @cache
 def _server(database: str) -> socket.socket:
     """Return the connection to the process that forks; it ends with this one. One for each test database."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
     with theirs:
         subprocess.Popen(
             [sys.executable, "-m", "tests.support.warm", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             cwd=ROOT,
-            env=environment,
+            env={**os.environ, "DJANGO_SETTINGS_MODULE": settings.SETTINGS_MODULE},
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         ).returncode = 0  # never waited for: it leaves when its connection is closed
@@ -147,7 +156,7 @@ def _server(database: str) -> socket.socket:
 def forked(server: socket.socket) -> list[str]:
     """Serve requests; return in each forked process, with the arguments that it is to run."""
     while True:
-        message, fds, *_ = socket.recv_fds(server, LONGEST, 4)
+        message, fds, *_ = socket.recv_fds(server, LONGEST, MOST_FDS)
         if not message:
             os._exit(0)
         if os.fork() == 0:
@@ -162,11 +171,13 @@ def forked(server: socket.socket) -> list[str]:
 def _begun(request: list[Any], fds: list[int], server: socket.socket) -> list[str]:
     """Fork once more and tell of that process: who it is, and how it ended. Return in it."""
     server.close()
-    *streams, tells = fds
+    *streams, tells = fds[:4]
+    passed = fds[4:]
     if pid := os.fork():
-        for fd in streams:
+        for fd in (*streams, *passed):
             os.close(fd)
         os.write(tells, f"{pid:<20}".encode())
+        _end_with_the_test(pid, tells)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         with suppress(BrokenPipeError):
             os.write(tells, f"{status:<20}".encode())
@@ -184,7 +195,17 @@ def _begun(request: list[Any], fds: list[int], server: socket.socket) -> list[st
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(environment)
-    return list(arguments)
+    return [*arguments, *map(str, passed)]
+
+
+def _end_with_the_test(pid: int, tells: int) -> None:
+    """Wait for the end of the process; end it where the test that would read of it was killed."""
+    events = poll()
+    ended = os.pidfd_open(pid)
+    events.register(ended, POLLIN)
+    events.register(tells, 0)  # an error is always reported
+    if ended not in dict(events.poll()):
+        os.kill(pid, signal.SIGKILL)
 
 
 def run(arguments: list[str]) -> None:

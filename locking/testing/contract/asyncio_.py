@@ -25,7 +25,7 @@ async def auntil(condition: Callable[[], object], within: float) -> None:
     deadline = now() + within
     while not condition():
         assert now() < deadline, f"not so within {within:g} s"
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.002)  # asks again until it is so
 
 
 class AsyncContract(ContractBase):
@@ -226,7 +226,7 @@ class AsyncContract(ContractBase):
             async def body() -> None:
                 async with get_lock(name, ttl=FAR):
                     inside.set()
-                    await asyncio.sleep(FAR)
+                    await asyncio.sleep(FAR)  # holds it until it is cancelled
 
             task = asyncio.create_task(body())
             await inside.wait()
@@ -271,7 +271,7 @@ class AsyncContract(ContractBase):
                 for _ in range(10):
                     async with get_lock(name, ttl=FAR, wait=FAR):
                         seen = count
-                        await asyncio.sleep(0.0005)
+                        await asyncio.sleep(0.0005)  # between reading and writing: room for an intruder
                         count = seen + 1
 
             await asyncio.gather(*(bump() for _ in range(5)))
@@ -324,4 +324,4 @@ async def auntil_free(backend: BaseLockBackend, name: str, within: float) -> Non
     deadline = now() + within
     while (holder := await backend.aholder(backend.key(name))) is not None:
         assert now() < deadline, f"{holder} still has the lock"
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # asks again until it is free

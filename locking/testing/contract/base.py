@@ -88,7 +88,7 @@ def until(condition: Callable[[], object], within: float) -> None:
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, f"not so within {within:g} s"
-        time.sleep(0.002)
+        time.sleep(0.002)  # asks again until it is so
 
 
 class Waiters:

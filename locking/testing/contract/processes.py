@@ -181,7 +181,7 @@ class ProcessContract(ContractBase):
             for _ in range(20):
                 with get_lock(name, ttl=60, wait=60):
                     seen = int(counter.read_text())
-                    time.sleep(0.0005)
+                    time.sleep(0.0005)  # between reading and writing: room for an intruder
                     counter.write_text(str(seen + 1))
             pipe.send("done")
 

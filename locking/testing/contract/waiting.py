@@ -131,7 +131,7 @@ class WaitingContract(ContractBase):
             for _ in range(10):
                 with get_lock(name, ttl=FAR, wait=FAR):
                     seen = count
-                    time.sleep(0.0005)
+                    time.sleep(0.0005)  # between reading and writing: room for an intruder
                     count = seen + 1
 
         for worker in [begin(bump) for _ in range(5)]:

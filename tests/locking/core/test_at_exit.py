@@ -47,7 +47,7 @@ def work():
     lease = get_lock(name, ttl=300).acquire()
     held()
     said.set()
-    time.sleep(60)
+    time.sleep(60)  # lives until it is ended
 threading.Thread(target=work, daemon=True).start()
 said.wait()  # an interpreter that ends while a thread prints is aborted
 sys.stdin.readline()

@@ -432,7 +432,7 @@ async def test_a_cancelled_task_leaves_nothing(get, steps):
     deadline = now() + PATIENCE
     while await get("a").alocked():
         assert now() < deadline
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.002)  # asks again until it is free
 
 
 async def test_a_cancelled_waiter_is_not_served(get):

@@ -46,7 +46,7 @@ from locking import get_lock
 def hold(request, name):
     with get_lock(name, wait=60, guarded=True):
         print("held by", os.getpid(), flush=True)
-        time.sleep(600)
+        time.sleep(600)  # holds it until it is killed
 
 urlpatterns = [path("<str:name>", hold)]
 """

@@ -90,7 +90,7 @@ def test_a_forked_child_does_not_keep_its_parent_alive(runtime_dir):
         pid = os.fork()
         if not pid:
             pipe.send((str(path), os.getpid(), registration.folder))
-            time.sleep(60)
+            time.sleep(60)  # lives until it is killed
         os.waitpid(pid, 0)
 
     with child(parent) as other:

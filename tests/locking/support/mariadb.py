@@ -85,6 +85,6 @@ def _wait_until_ready(process: subprocess.Popen[bytes], home: Path) -> None:
     while not (home / "socket").exists():  # made when the server is ready to answer
         alive = process.poll() is None and time.monotonic() < deadline
         assert alive, f"MariaDB did not start: {(home / 'log').read_text()[-2000:]}"
-        time.sleep(0.05)
+        time.sleep(0.05)  # asks again until the server answers
     with pymysql.connect(unix_socket=str(home / "socket"), user="root") as connection:
         connection.cursor().execute("CREATE DATABASE holdfast CHARACTER SET utf8mb4")

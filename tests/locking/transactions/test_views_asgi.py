@@ -32,7 +32,7 @@ async def waiting(request: HttpRequest, order_id: int) -> HttpResponse:
     """Hold its lock until the test has seen enough."""
     began.set()
     while not go_on.is_set():
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # polls: the event is set by another thread
     assert_locked(f"order:{order_id}")
     return HttpResponse("done")
 

@@ -136,7 +136,7 @@ def test_a_task_waits_though_the_server_closed_its_idle_subscription(own_redis, 
         waiter = asyncio.create_task(get("a", ttl=FAR, wait=PATIENCE).aacquire())
         async with asyncio.timeout(PATIENCE):
             while not (own_redis.client.client_list(_type="pubsub") or waiter.done()):
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # asks Redis again until the task listens
         holder.release()
         await (await waiter).arelease()
 
@@ -174,7 +174,7 @@ def test_a_task_behind_java_waits_though_its_idle_subscription_is_dead(own_redis
         async with asyncio.timeout(PATIENCE):
             while not own_redis.client.pubsub_numsub("redisson_lock__channel:{a}")[0][1]:
                 assert not waiter.done(), waiter.exception()
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # asks Redis again until the task listens
         own_redis.client.delete("a")
         own_redis.client.publish("redisson_lock__channel:{a}", "0")
         await (await waiter).arelease()
@@ -202,7 +202,7 @@ async def _channel_other_than(server, before):
     """Wait until the event loop listens to a channel, and not to the one before."""
     async with asyncio.timeout(PATIENCE):
         while (found := server.pubsub_channels("holdfast_lock_wake:*")) in ([], [before]):
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # asks Redis again until it listens once more
     return found[0]
 
 

@@ -225,7 +225,7 @@ def test_a_paused_server_bounds_a_task_and_leaves_the_loop_free(own_redis, locks
         attempt = asyncio.create_task(get_lock("a", ttl=60).aacquire())
         ticks = 0
         while not attempt.done():
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # a tick: the loop must go on meanwhile
             ticks += 1
         with pytest.raises(BackendUnavailable):
             attempt.result()

@@ -45,7 +45,7 @@ async def test_a_failover_is_followed_by_tasks(service):
     await asyncio.to_thread(until, lambda: service.replica.ask("ROLE")[0] == b"master", "a failover")
     async with asyncio.timeout(PATIENCE):
         while not await _areleases(held):
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # asks again until the new master answers
 
     assert (await asyncio.wait_for(waiter, 15)).fencing_token > held.fencing_token
 
