@@ -82,7 +82,7 @@ class Contexts:
 
     @contextmanager
     def one(self, options: dict[str, Any]) -> Iterator[BrowserContext]:
-        """Yield one that nobody else has; with other options of a context it is another one."""
+        """Yield a context with these options, which no other page has meanwhile."""
         idle = self._idle.setdefault(repr(sorted(options.items())), [])
         context = idle.pop() if idle else self._begun(options)
         yield context

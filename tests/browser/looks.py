@@ -105,7 +105,7 @@ def shot(page, name):
 
 
 def at_widths(page, *widths):
-    """Give the page each of these widths, in turn; it isn't loaded anew."""
+    """Give the page each of these widths, in turn; it isn't loaded again."""
     for width in widths:
         page.set_viewport_size({"width": width, "height": 900})
         yield width

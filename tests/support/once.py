@@ -13,7 +13,7 @@ import pytest
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
     """Return a folder that all workers share; `make` has filled it once.
 
-    It is to be read or copied, never changed. Where `make` fails, the next one makes it anew.
+    It is to be read or copied, never changed. Where `make` fails, the next one tries again.
     """
     run = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a folder in that of the run
