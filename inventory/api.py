@@ -381,11 +381,10 @@ class Stock:
         missing = set(skus) - set(items.filter(sku__in=skus).values_list("sku", flat=True))
         if missing and not new_items:
             raise UnknownSku(sorted(missing))
-        items.bulk_create((Item(sku=sku) for sku in sorted(missing)), ignore_conflicts=True)
+        items.bulk_create([Item(sku=sku) for sku in sorted(missing)], ignore_conflicts=True)
         known = items.filter(sku__in=skus).exclude(levels__location=place).order_by("pk")
-        Level.objects.using(self.using).bulk_create(
-            (Level(item=item, location=place) for item in known), ignore_conflicts=True
-        )
+        levels = [Level(item_id=pk, location=place) for pk in known.values_list("pk", flat=True)]
+        Level.objects.using(self.using).bulk_create(levels, ignore_conflicts=True)
 
     # The same verbs for coroutines, as Django has them: each runs in the thread of synchronous code.
 

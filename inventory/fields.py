@@ -163,7 +163,7 @@ class StockField(models.OneToOneField[Any, Any]):
         given = getattr(instance, self.sku) if self.sku else f"{instance._meta.model_name}-{uuid4().hex[:12]}"
         noted = instance.__dict__.pop("_stock_database", None)  # bulk_create sends no signal
         using = noted or router.db_for_write(Item, instance=instance)
-        return Item.objects.using(using).get_or_create(sku=check_sku(given))[0]
+        return Item.objects.using(using).defer("available").get_or_create(sku=check_sku(given))[0]
 
     def _refuse_with_history(self, instance: models.Model, using: str, **_: object) -> None:
         from inventory.models import Movement
