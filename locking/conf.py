@@ -28,25 +28,10 @@ LONGEST_COUNTDOWN: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class AliasSettings:
-    """One entry of `LOCKING`, checked.
+    """One entry of `LOCKING`, checked; the reference of the settings explains each.
 
-    Attributes:
-        alias: its name in the setting.
-        backend: dotted path of the backend's class.
-        cache: alias in `CACHES` whose Redis connection is shared, or None.
-        location: URL, or list of URLs, of the backend's own servers, or None.
-        ttl: default seconds of a lease; None = kept alive by the watchdog.
-        watchdog_ttl: seconds of a lease that the watchdog keeps alive; a killed holder's lock stays taken for
-            so long. None = 10.
-        wait: default seconds that `acquire` waits; None = without end.
-        max_waiters: threads and tasks of one process that may wait for locks at a time; None = any number.
-        retry_after: seconds in the `Retry-After` of a view that was refused a lock; None = estimated.
-        key_prefix: put before every name; where the setting is None, the backend's `default_key_prefix`.
-        on_conflict: what `@distributed_lock` does when the lock is busy.
-        on_open_transaction: what acquiring a lock does inside an open transaction: `refuse`, or `ignore` it.
-        fence_timeout: seconds that the transaction of a frozen holder may block the next fenced
-            one; None = as long as the lease, and at least a second.
-        options: the backend's own options.
+    None means: a `ttl` that the watchdog prolongs, a `watchdog_ttl` of 10 s, a `wait` without end, any number
+    of `max_waiters`, an estimated `retry_after`, a `fence_timeout` as long as the lease, a second at least.
     """
 
     alias: str
@@ -127,11 +112,7 @@ CHECKS: Final[dict[str, Callable[..., Any]]] = {
 
 
 def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
-    """Return the settings of `alias`, with the defaults filled in.
-
-    Raises:
-        ImproperlyConfigured: an unknown key, or an invalid value; the message names it.
-    """
+    """Return the settings of `alias`, with the defaults filled in."""
     if not isinstance(raw, Mapping):
         raise ImproperlyConfigured(f"LOCKING[{alias!r}] must be a dict, not {raw!r}")
     for unknown in raw.keys() - DEFAULTS.keys():

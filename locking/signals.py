@@ -83,16 +83,9 @@ lock_orphaned = RobustSignal()
 """The lock of a process that has died was released by another one on its host."""
 
 Outcome = Literal[
-    "acquired",
-    "contended",
-    "unavailable",
-    "deadlock",
-    "released",
-    "kept",
-    "lost",
-    "force_released",
-    "orphaned",
-]
+    "acquired", "contended", "unavailable", "deadlock",
+    "released", "kept", "lost", "force_released", "orphaned",
+]  # fmt: skip
 
 Renewal = Literal["renewed", "failed", "lost"]
 
@@ -301,9 +294,7 @@ class Dispatcher:
                 continue
             signal, event = item
             try:
-                signal.send_robust(
-                    sender=LockEvent, event=event
-                )  # what a receiver raises is logged by Django
+                signal.send_robust(sender=LockEvent, event=event)  # logs what a receiver raises
                 close_old_connections()  # this thread has no request whose end would do so
             except Exception:  # the thread must outlive a broken connection too
                 logger.exception("sending %s of the lock %r failed", event.outcome, event.name)

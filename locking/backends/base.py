@@ -20,8 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
 
 from locking.exceptions import BackendError, BackendUnavailable, LockError, LockNotSupported
-from locking.utils.backoff import jittered
-from locking.utils.clock import now
+from locking.utils.clock import jittered, now
 from locking.utils.logs import log_rarely
 
 __all__ = [
@@ -67,8 +66,7 @@ class Grant(NamedTuple):
     is_new: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Busy:
+class Busy(NamedTuple):
     """Someone else has the lock.
 
     Attributes:

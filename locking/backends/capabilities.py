@@ -88,11 +88,7 @@ class ForceRelease(BaseLockBackend):
         """Break the hold of `expected` only; return False when it doesn't have the lock."""
 
     def dequeue_owned(self, owned: Callable[[str], bool]) -> None:
-        """Take the waiters of a dead process out of every queue in which others would wait for them.
-
-        Args:
-            owned: tells its owners from others'.
-        """
+        """Take the waiters of a dead process out of every queue in which others would wait for them."""
 
 
 class SessionBound:

@@ -11,12 +11,7 @@ from locking.conf import AliasSettings
 
 
 def own_options(settings: AliasSettings, **defaults: Any) -> dict[str, Any]:
-    """Return the options of an alias, with the defaults of those that it leaves out.
-
-    Raises:
-        ImproperlyConfigured: an option that the backend doesn't have, a number that isn't one above 0, or
-            an address for a backend that has none.
-    """
+    """Return the options of an alias, with the defaults of those that it leaves out."""
     for name in ("cache", "location"):
         if getattr(settings, name) is not None:
             advice = "OPTIONS['using'] names its database" if "using" in defaults else "leave it out"

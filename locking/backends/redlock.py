@@ -38,10 +38,9 @@ from locking.backends.capabilities import ForceRelease, Heartbeats, Listing
 from locking.backends.options import own_number
 from locking.backends.redis.backend import BATCH, RedisBackend
 from locking.backends.redis.diagnosis import judge
-from locking.backends.redis.index import Index
 from locking.backends.redis.kinds import Ordinary
 from locking.backends.redis.nodes import Node, Silence, ask_all
-from locking.backends.redis.scripts import Request, extend_request
+from locking.backends.redis.scripts import Index, Request, extend_request
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
 from locking.utils.clock import now
@@ -170,7 +169,6 @@ class RedlockBackend(Listing, ForceRelease, Heartbeats):
         return self._decided(ask_all(self.nodes, request, self._timeout))
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
-        """See the base class: what a majority says of each lease."""
         votes: list[list[Any]] = []
         for start in range(0, len(leases), BATCH):
             votes += self._votes(leases[start : start + BATCH])
@@ -209,7 +207,6 @@ class RedlockBackend(Listing, ForceRelease, Heartbeats):
         return self.release(key, expected)
 
     def holder(self, key: str) -> Holder | None:
-        """See the base class: whom a majority names."""
         replies = ask_all(self.nodes, self._kind.holder(key), self._timeout)
         self._require_quorum(replies)
         seen = [
@@ -224,7 +221,6 @@ class RedlockBackend(Listing, ForceRelease, Heartbeats):
     # what is held, and by whom
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
-        """See the base class: what a majority lists."""
         return [self._agreed(holds) for holds in self._listed(prefix)[offset : offset + limit]]
 
     def _listed(self, prefix: str) -> list[list[Held]]:

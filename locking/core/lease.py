@@ -25,16 +25,7 @@ from locking.core import estimates
 from locking.core.pending_release import release_retrier
 from locking.exceptions import BackendError, LockError, LockExpired, LockLost, LockNotOwned
 from locking.keys.names import MIN_TTL, OnOpenTransaction, Seconds, check_ttl
-from locking.signals import (
-    COUNTED,
-    Outcome,
-    is_heard,
-    lock_lost,
-    lock_released,
-    notify,
-    publish,
-    tell,
-)
+from locking.signals import COUNTED, Outcome, is_heard, lock_lost, lock_released, notify, publish, tell
 from locking.utils import logs
 from locking.utils.background import after_fork, start_thread
 from locking.utils.call_site import CallSite, caller_site
@@ -60,14 +51,10 @@ RENEW_AFTER = 0.3
 
 
 class LeaseTerms(NamedTuple):
-    """What is agreed on when a lock is acquired.
+    """What is agreed on when a lock is acquired: see `get_lock`.
 
     Attributes:
-        name, key, backend: which lock.
-        ttl: seconds of the lease.
         renewed: whether it is kept alive.
-        permits: of a semaphore.
-        wait, fenced, guarded, min_hold, on_lost, template, on_open_transaction: see `get_lock`.
         site: the function that a decorator locks; None = the line that acquires.
         shared_name: another process may act for the same client, and take the lease over.
         owner_is_given: another process may act under the very same owner.
@@ -504,8 +491,7 @@ class SingleLease(Lease):
             if self._state not in OPEN:
                 return
             self._state = State.LOST
-        for counted in COUNTED:
-            counted(self.backend.settings.alias, "lost")
+        tell("counted", self.backend.settings.alias, "lost")
         notify(lock_lost, held=now() - self.taken_at, **self.facts("lost"))
         on_lost = self.terms.on_lost
         if on_lost is None:

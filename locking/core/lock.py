@@ -15,9 +15,10 @@ from weakref import ref
 
 from django.core.exceptions import SynchronousOnlyOperation
 
+from locking import signals
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Holder, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease
-from locking.core import estimates, holders, waits
+from locking.core import estimates, waits
 from locking.core.breaker import breaker
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.lease import HOLDS, Lease, SingleLease, held_by, live_leases
@@ -34,18 +35,6 @@ from locking.exceptions import (
     TooManyWaiters,
 )
 from locking.keys.names import UNSET, OnOpenTransaction, Seconds, Unset, check_name, check_names, check_wait
-from locking.signals import (
-    COUNTED,
-    LONG_WAIT,
-    is_heard,
-    lock_acquired,
-    lock_deadlocked,
-    lock_force_released,
-    lock_refused,
-    notify,
-    publish,
-    tell,
-)
 from locking.utils import logs
 from locking.utils.clock import now
 from locking.utils.hints import refuse_unknown
@@ -417,7 +406,7 @@ class SingleLock(Lock):
         for owner in self._owners():
             if is_owner_of(client_id, owner) and self.backend.force_release(self.key, owner):
                 where = {"name": self.name, "key": self.key, "backend": self.backend.settings.alias}
-                notify(lock_force_released, outcome="force_released", owner=owner, **where)
+                signals.notify(signals.lock_force_released, outcome="force_released", owner=owner, **where)
 
     def act_as(self, owner: str) -> None:
         """Acquire as exactly this owner: it is granted at once what it holds already.
@@ -519,49 +508,46 @@ class SingleLock(Lock):
         self, waiter: Waiter, busy: Busy, begun: float, wait: float | None, context: object
     ) -> Grant:
         outcome: Outcome = busy
-        with self._waiting(busy, context, begun) as watch:
-            try:
-                while isinstance(outcome, Busy):
-                    pause = self._pause(outcome, begun, wait)
-                    if watch.due() <= 0.0:
-                        watch.look(outcome)
-                    outcome = waiter.wait(max(0.0, min(pause, watch.due())))
-            finally:
-                if withdraw := watch.end():
-                    withdraw()
+        waiting = waits.Waiting(self.terms, context, begun)
+        try:
+            watch = self._begun(waiting, busy, begun)
+            while isinstance(outcome, Busy):
+                pause = self._pause(outcome, begun, wait)
+                if (left := watch.due()) <= 0.0:
+                    watch.look(outcome)
+                    left = watch.due()
+                outcome = waiter.wait(max(0.0, min(pause, left)))
+        finally:
+            if withdraw := waiting.end():
+                withdraw()
         return outcome
 
     async def _await_in(
         self, waiter: AsyncWaiter, busy: Busy, begun: float, wait: float | None, context: object
     ) -> Grant:
         outcome: Outcome = busy
-        with self._waiting(busy, context, begun) as watch:
-            try:
-                while isinstance(outcome, Busy):
-                    pause = self._pause(outcome, begun, wait)
-                    if watch.due() <= 0.0:
-                        await asyncio.to_thread(watch.look, outcome)
-                    outcome = await waiter.wait(max(0.0, min(pause, watch.due())))
-            finally:
-                if withdraw := watch.end():
-                    await asyncio.shield(asyncio.to_thread(withdraw))
+        waiting = waits.Waiting(self.terms, context, begun)
+        try:
+            watch = self._begun(waiting, busy, begun)
+            while isinstance(outcome, Busy):
+                pause = self._pause(outcome, begun, wait)
+                if (left := watch.due()) <= 0.0:
+                    await asyncio.to_thread(watch.look, outcome)
+                    left = watch.due()
+                outcome = await waiter.wait(max(0.0, min(pause, left)))
+        finally:
+            if withdraw := waiting.end():
+                await asyncio.shield(asyncio.to_thread(withdraw))
         return outcome
 
-    @contextmanager
-    def _waiting(self, busy: Busy, context: object, begun: float) -> Iterator[waits.WaitWatch]:
-        """Count a wait, and let observers hear of it, for as long as the block runs."""
-        settings, facts = self.backend.settings, (self.name, self.terms.template, self.backend.alias)
+    def _begun(self, waiting: waits.Waiting, busy: Busy, begun: float) -> waits.WaitWatch:
+        """Begin a wait that the server has answered with `busy`, unless there are too many."""
         if busy.outage is None and breaker.silent:
             breaker.answered(self.backend, self.key)
-        if not waits.waiters.enter(settings.alias, settings.max_waiters):
-            reason = f"{settings.max_waiters} waiters in this process already (MAX_WAITERS)"
-            raise self.not_acquired(busy, begun, TooManyWaiters, reason)
-        try:
-            tell("waiting", *facts, 1)
-            yield waits.watch(self.terms, context, begun)
-        finally:
-            waits.waiters.leave(settings.alias)
-            tell("waiting", *facts, -1)
+        if (watch := waiting.begin()) is not None:
+            return watch
+        reason = f"{self.backend.settings.max_waiters} waiters in this process already (MAX_WAITERS)"
+        raise self.not_acquired(busy, begun, TooManyWaiters, reason)
 
     def _reenter(self, context: object) -> Lease | None:
         """Count one more hold of what this thread or task has already, unless it may be another task's.
@@ -596,8 +582,8 @@ class SingleLock(Lock):
     ) -> LockNotAcquired:
         """Return the error of a wait since `begun` that ends with this refusal."""
         alias, waited = self.backend.settings.alias, now() - begun
-        ask = waited >= holders.WORTH_A_QUESTION and _get_running_loop() is None
-        who = busy.holder and holders.description(self.backend, busy.holder, ask=ask)
+        ask = waited >= waits.WORTH_A_QUESTION and _get_running_loop() is None
+        who = busy.holder and waits.description(self.backend, busy.holder, ask=ask)
         usual = estimates.usual_hold(alias, self.terms.template)
         return error(self.name, waited=waited, backend=alias, holder=busy.holder, held_by=who,
                      retry_after=busy.retry_after, reason=reason, estimate=usual)  # fmt: skip
@@ -632,16 +618,15 @@ class SingleLock(Lock):
 
     def _note_refusal(self, error: LockNotAcquired | BackendUnavailable, owner: str, waited: float) -> None:
         """Tell statistics and listeners of an acquisition that came to nothing."""
-        signal, outcome, reason = lock_refused, "unavailable", None
+        signal, outcome, reason = signals.lock_refused, "unavailable", None
         if isinstance(error, LockDeadlock):
-            signal, outcome, reason = lock_deadlocked, "deadlock", error.reason
+            signal, outcome, reason = signals.lock_deadlocked, "deadlock", error.reason
         elif isinstance(error, LockNotAcquired):
             outcome = "contended"
-        for counted in COUNTED:
-            counted(self.backend.settings.alias, "refused")
-            if signal is lock_deadlocked:
-                counted(self.backend.settings.alias, "deadlock")
-        notify(signal, outcome=outcome, name=self.name, key=self.key, backend=self.backend.alias,
+        signals.tell("counted", self.backend.settings.alias, "refused")
+        if signal is signals.lock_deadlocked:
+            signals.tell("counted", self.backend.settings.alias, "deadlock")
+        signals.notify(signal, outcome=outcome, name=self.name, key=self.key, backend=self.backend.alias,
                owner=owner, waited=waited, holder=getattr(error, "holder", None),
                template=self.terms.template, reason=reason)  # fmt: skip
 
@@ -670,22 +655,22 @@ class SingleLock(Lock):
         alias = self.backend.settings.alias
         if breaker.silent:
             breaker.answered(self.backend, self.key)
-        for counted in COUNTED:
+        for counted in signals.COUNTED:
             counted(alias, "acquired")
         if logs.TROUBLES:
             logs.available(logger, alias)
         if lease.renewed:
             lease.rescheduled = watchdogs.watch
             watchdogs.watch(lease)
-        level = logging.INFO if waited >= LONG_WAIT else logging.DEBUG
-        if is_heard(lock_acquired, level):
-            publish(lock_acquired, level, waited=waited, **lease.facts("acquired"))
+        level = logging.INFO if waited >= signals.LONG_WAIT else logging.DEBUG
+        if signals.is_heard(signals.lock_acquired, level):
+            signals.publish(signals.lock_acquired, level, waited=waited, **lease.facts("acquired"))
         return lease
 
 
 def _new_guarded_owner(backend: BaseLockBackend) -> str:
     """Return an owner that shows that its lock is released once its process is dead."""
-    tell("used", backend)
+    signals.tell("used", backend)
     return new_guarded_owner()
 
 

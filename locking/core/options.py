@@ -84,11 +84,7 @@ class CheckedOptions:
             raise ValueError(f"on_lost={self.on_lost!r} must be a callable that gets the lease")
 
     def terms(self, name: str) -> LeaseTerms:
-        """Return what is agreed on for the lock of this name: nothing is left to the alias.
-
-        Raises:
-            LockNotSupported: the alias's backend has no such kind, or mints no tokens for `fenced`.
-        """
+        """Return what is agreed on for the lock of this name: nothing is left to the alias."""
         engine, (default, known) = locks[self.backend], self._shared
         if self.kind != "lock":
             engine = backend_of(engine, self.kind, self.permits)
@@ -133,9 +129,6 @@ class CheckedOptions:
         """Return what a locked transaction does inside an open one: its own word, or else the alias's.
 
         A fence and retries need a transaction of their own: with them the alias's word counts as `refuse`.
-
-        Raises:
-            ValueError: its own word cannot go together with `fenced`.
         """
         chosen = self.on_open_transaction
         if isinstance(chosen, Unset):
@@ -152,12 +145,7 @@ class CheckedOptions:
 def options_of(
     caller: str, given: Mapping[str, Any], *, kind: str = "lock", permits: int | None = None
 ) -> CheckedOptions:
-    """Return the keyword arguments of `caller`, checked.
-
-    Raises:
-        TypeError: one that it does not take; the message says what to write instead.
-        ValueError: a value that an option cannot have.
-    """
+    """Return the keyword arguments of `caller`, checked."""
     if not given.keys() <= OF_LOCKS:
         refuse_unknown(caller, given, OF_LOCKS)
     return CheckedOptions(kind=kind, permits=permits, **given)

@@ -30,8 +30,8 @@ from typing import Any, Final
 from locking.backends.base import BaseLockBackend
 from locking.backends.capabilities import Counters, Heartbeats
 from locking.core.handler import locks
-from locking.core.holders import facts_of
 from locking.core.lease import SingleLease, State, live_leases
+from locking.core.waits import facts_of
 from locking.exceptions import LockError
 from locking.inspection.waits import PUBLISH_AFTER, TOGETHER, WAITS, Wait, next_due
 from locking.liveness.files import registration

@@ -48,13 +48,6 @@ QUOTED_VALUE: Final = re.compile(
 FOREIGN: Final = r"[#$%]?{\s*([\w.]+)\s*}|[#$]([^\W\d][\w.]*)|<\s*#([\w.]+)\s*>|%\((\w+)\)s"
 """How others write a value: SpEL, a shell, an f-string, printf. Compiled when a key is wrong."""
 
-NO_TERM: Final = "a term is expected here: 'text' or <parameter>"
-NO_PARTNER: Final = "this brace has no partner; literal braces need the quoted style: 'text'+<parameter>"
-NO_VALUE: Final = (
-    "a value is a parameter and its .attributes; what calls or indexes belongs in a callable key"
-)
-NO_CONVERSION: Final = "there are no conversions in format specs of a key; write the parameter's name alone"
-
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -104,14 +97,8 @@ class Template:
     def render(self, arguments: Mapping[str, object]) -> str:
         """Build the name of the lock.
 
-        Args:
-            arguments: the call's arguments by parameter name.
-
         Returns:
             The name, at most 200 characters: a longer one ends in a hash of the whole.
-
-        Raises:
-            LockKeyError: a value is None, missing, empty, or of a kind that can't name a lock.
 
         Example:
             >>> compile_template("order:{id}").render({"id": 42})
@@ -211,15 +198,12 @@ def compile_template(source: str) -> Template:
     try:
         return _compile(source)
     except _Mistake as found:
-        raise _error(source, found.column, found.reason + _repaired(source)) from None
+        column, reason = found.args
+        raise _error(source, column, reason + _repaired(source)) from None
 
 
 class _Mistake(Exception):
-    """What is wrong with the source of a key, and where."""
-
-    def __init__(self, column: int, reason: str) -> None:
-        super().__init__(reason)
-        self.column, self.reason = column, reason
+    """The column at which the source of a key is wrong, and the reason."""
 
 
 @lru_cache(maxsize=1024)
@@ -249,7 +233,10 @@ def _terms(source: str, *, quoted: bool) -> Iterator[str | Value]:
         match = (QUOTED_TERM if quoted else FORMAT_TERM).match(source, at)
         if match is None:
             rest = source[at:].lstrip()
-            reason = NO_PARTNER if not quoted else "this '<' is never closed" if rest[:1] == "<" else NO_TERM
+            reason = "this brace has no partner; literal braces need the quoted style: 'text'+<parameter>"
+            if quoted:
+                no_term = "a term is expected here: 'text' or <parameter>"
+                reason = "this '<' is never closed" if rest.startswith("<") else no_term
             raise _Mistake(len(source) - len(rest), reason)
         kind = str(match.lastgroup)
         yield _read_value(source, *match.span(kind), quoted=quoted) if kind == "value" else match[kind]
@@ -264,7 +251,13 @@ def _terms(source: str, *, quoted: bool) -> Iterator[str | Value]:
 def _read_value(source: str, column: int, end: int, *, quoted: bool) -> Value:
     match = (QUOTED_VALUE if quoted else FORMAT_VALUE).fullmatch(source, column, end)
     if match is None:
-        raise _Mistake(column, NO_CONVERSION if "!" in source[column:end] else NO_VALUE)
+        if "!" in source[column:end]:
+            reason = "there are no conversions in format specs of a key; write the parameter's name alone"
+        else:
+            reason = (
+                "a value is a parameter and its .attributes; what calls or indexes belongs in a callable key"
+            )
+        raise _Mistake(column, reason)
     name, *attributes = (part.strip() for part in match["path"].split("."))
     if any(part.startswith("_") for part in (name, *attributes)):
         raise _Mistake(column, "a name with a leading underscore is private, and not read")

@@ -10,7 +10,7 @@ from typing import Final
 
 from django.db import Error, connections
 
-from locking.utils.backoff import jittered
+from locking.utils.clock import jittered
 from locking.utils.databases import limit_waits, timestamp, was_locked_out
 
 logger = logging.getLogger(__name__)
@@ -42,9 +42,6 @@ class CommitMarker:
     def was_committed(self) -> bool | None:
         """Ask over a new connection, which waits until the transaction has ended; None when it can't be
         committed.
-
-        Raises:
-            Error: the database doesn't answer.
         """
         connection = connections[self.alias].copy()
         # The connections of Django's pool broke with the one that was lost. The options are the copy's own.

@@ -45,15 +45,7 @@ from locking.exceptions import (
     StaleFencingToken,
 )
 from locking.keys.builder import Args, KeySource, Kwargs, dotted_path, is_request, key_builder, label_of
-from locking.keys.names import (
-    UNSET,
-    ConflictPolicy,
-    NeverSkips,
-    Seconds,
-    Unset,
-    check_policy,
-    check_wait,
-)
+from locking.keys.names import UNSET, ConflictPolicy, NeverSkips, Seconds, Unset, check_policy, check_wait
 from locking.transactions.locked_transaction import (
     DatabaseAliases,
     LockedTransaction,

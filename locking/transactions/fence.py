@@ -61,11 +61,7 @@ FORBID_MADE: Final = "UPDATE locking_fence SET owner = '', token = %s WHERE name
 
 
 def require_fence(aliases: Iterable[str]) -> None:
-    """Raise unless these databases can check a token; no I/O.
-
-    Raises:
-        LockNotSupported: a database that has no fence. ImproperlyConfigured: the app isn't installed.
-    """
+    """Raise unless these databases can check a token; no I/O."""
     if not apps.is_installed("locking"):
         raise ImproperlyConfigured(
             "fenced=True keeps the tokens in a table: add 'locking' to INSTALLED_APPS, then manage.py migrate"

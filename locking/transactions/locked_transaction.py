@@ -35,7 +35,7 @@ from locking.keys.builder import dotted_path
 from locking.keys.names import OnOpenTransaction, check_names
 from locking.transactions import fence
 from locking.transactions.commit_probe import CommitMarker, resolve
-from locking.utils.backoff import jittered
+from locking.utils.clock import jittered
 from locking.utils.databases import (
     inside_test_case,
     may_still_commit,

@@ -1,7 +1,11 @@
-"""The local clock that leases are counted by: it never jumps, and it goes on while the machine sleeps."""
+"""The local clock that leases are counted by, and the pauses between attempts.
+
+The clock never jumps, and it goes on while the machine sleeps.
+"""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from functools import partial
@@ -25,3 +29,18 @@ def now() -> float:
     CLOCK_MONOTONIC is the best there is.
     """
     return _read()
+
+
+def exponential(attempt: int, *, first: float = 0.005, cap: float = 0.25) -> float:
+    """Return the seconds before attempt number `attempt` (from 0): doubled each time, up to `cap`."""
+    return float(min(cap, first * 2 ** min(attempt, 30)))
+
+
+def jittered(attempt: int, *, first: float = 0.005, cap: float = 0.25) -> float:
+    """Return an exponential pause with *equal jitter*: half of it fixed, half random.
+
+    Without the random half, waiters that were refused together would come back together. Source: M. Brooker,
+    "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
+    """
+    pause = exponential(attempt, first=first, cap=cap)
+    return pause / 2 + random.uniform(0, pause / 2)  # noqa: S311 - spreads load, hides nothing

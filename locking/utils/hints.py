@@ -23,13 +23,7 @@ HINTS: Final = {
 
 
 def refuse_unknown(caller: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Raise TypeError for the first of the `given` keywords that `caller` does not take.
-
-    Args:
-        caller: the function, as the message names it.
-        given: keywords of a call.
-        known: keywords that the function takes.
-    """
+    """Raise TypeError for the first of the `given` keywords that `caller` does not take."""
     for keyword in given:
         if keyword in known:
             continue

@@ -46,10 +46,7 @@ def log_rarely(
     """Log a record, unless one of the same trouble was logged within the last minute.
 
     Args:
-        logger: of the module that has the trouble.
-        level: of the record.
         trouble: what is the same trouble, such as the alias of a backend that does not answer.
-        message: with `values` as for `Logger.log`.
         fields: attributes of the record, beside `lock_repeated`: how many records were left out before.
     """
     with _mutex:

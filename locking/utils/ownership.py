@@ -34,9 +34,8 @@ def _as_uuid8(digits: str) -> str:
 PLAIN, GUARDED = "a", "b"
 """The variant digit of a client id: what may become of the acquisition once its process is dead.
 
-`PLAIN`: left to its lease. `GUARDED`: released at once,
-because the database orders or refuses what comes late. The owner alone tells, so nothing has to be written
-down when a lock is acquired.
+`PLAIN`: left to its lease. `GUARDED`: released at once, because the database orders or refuses what comes
+late. The owner alone tells, so nothing has to be written down when a lock is acquired.
 """
 
 _VARIANT: Final = 19

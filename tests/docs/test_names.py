@@ -114,13 +114,14 @@ def abilities_of(backend: type[BaseLockBackend]) -> list[bool]:
 
 
 def backends() -> set[str]:
-    """Return the dotted paths of the backends, as their packages export them."""
+    """Return the dotted paths of the backends, as their packages export them; some are one file."""
     folder = Path(import_module("locking.backends").__path__[0])
     packages = [
         f"locking.backends.{path.name}" for path in folder.iterdir() if (path / "__init__.py").is_file()
     ]
     names = {f"{name}.{each}" for name in packages for each in getattr(import_module(name), "__all__", ())}
-    return {path for path in names if path.endswith("Backend")} | {"locking.backends.redlock.RedlockBackend"}
+    files = {"locking.backends.redlock.RedlockBackend", "locking.backends.memory.MemoryBackend"}
+    return {path for path in names if path.endswith("Backend")} | files
 
 
 DOTTED = re.compile(r"`(locking(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`")

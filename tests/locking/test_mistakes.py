@@ -35,7 +35,7 @@ from locking.backends.base import Heartbeat
 from locking.checks import check_setting
 from locking.core import handler
 from locking.core.handler import InvalidLockBackend, locks
-from locking.core.holders import description
+from locking.core.waits import description
 from locking.liveness.files import SETTING
 from locking.transactions.decorator import DECORATED
 from tests.locking.support.helpers import elsewhere

@@ -14,6 +14,7 @@ from tests.locking.support.mutated import VERDICT
 from tests.support.warm import WarmProcess
 
 LOCK, LEASE, RENEWAL = "locking.core.lock", "locking.core.lease", "locking.core.renewal"
+WAITS = "locking.core.waits"
 DECORATOR = "locking.transactions.decorator"
 LOCKED = "locking.transactions.locked_transaction"
 CONTRACT = "tests/locking/backends/test_contract.py"
@@ -124,9 +125,9 @@ MUTANTS = (
            "return self._generation != PROCESS.generation",
            "return False",
            CONTRACT, "fork and [redis]"),
-    Mutant("locks that wait in a circle are found, and a wait that is over is in none", LOCK,
-           "                if withdraw := watch.end():\n                    withdraw()",
-           "                pass",
+    Mutant("locks that wait in a circle are found, and a wait that is over is in none", WAITS,
+           "return None if self._watch is None else self._watch.end()",
+           "return None",
            "tests/locking/inspection/test_deadlocks.py", "a_wait_that_is_over"),
     Mutant("the body never runs without the lock: names that came while it waited are locked", DECORATOR,
            "if not set(needed) <= set(held):",

@@ -34,7 +34,7 @@ PARTS: Final[dict[str, str]] = {
     "backends/options.py": "core",
     "backends/capabilities.py": "core",
     "backends/waiters.py": "core",
-    "backends/memory": "core",
+    "backends/memory.py": "core",
     "backends/database": "database",
     "backends/redlock.py": "redlock",
     "backends/redis": "redis",
@@ -62,14 +62,14 @@ PARTS: Final[dict[str, str]] = {
 UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
-    "core": 7_823,
+    "core": 7_742,
     "liveness": 378,  # goal: 300
-    "database": 1_494,
-    "redlock": 566,
-    "redis": 2_823,
-    "redis cluster": 255,
+    "database": 1_493,
+    "redlock": 562,
+    "redis": 2_782,
+    "redis cluster": 245,
     "redis sentinel": 85,
-    "redisson's kinds": 115,
+    "redisson's kinds": 114,
     "zookeeper and etcd": 1_658,  # goal: 1,400
     "celery": 299,
     "contrib": 628,
@@ -80,7 +80,7 @@ CEILINGS: Final = {
     "command": 816,
     "testing": 377,
 }
-MOST: Final = 20_152  # goal: 18,000
+MOST: Final = 20_014  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 

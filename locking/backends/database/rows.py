@@ -44,8 +44,7 @@ from locking.backends.waiters import WaitingSteps, WokenTask, WokenThread
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
 from locking.utils.background import Worker, after_fork
-from locking.utils.backoff import jittered
-from locking.utils.clock import now
+from locking.utils.clock import jittered, now
 from locking.utils.databases import fence_name, storable, was_overtaken
 from locking.utils.logs import log_rarely
 

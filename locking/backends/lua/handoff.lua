@@ -2,7 +2,7 @@
 --   KEYS[1] lock    a hash of one field: the owner, its value the hold count (Redisson's layout)
 --   KEYS[2] counter see token.lua
 --   KEYS[3] queue   a list of entries: "<owner> <ttl ms> <keep> <channel>", first come first
---   KEYS[4] index   see index.py
+--   KEYS[4] index   see scripts.py
 
 local function parts(entry)
     return string.match(entry, '^(%S+) (%d+) (%d) (%S+)$')

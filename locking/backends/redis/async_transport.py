@@ -27,7 +27,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import SentinelConnectionPool
 
 from locking.backends.redis import protocol
-from locking.backends.redis.protocol import UNREACHABLE, Server, Terms
+from locking.backends.redis.protocol import UNREACHABLE, Server, Terms, unless_error
 from locking.backends.redis.transport import (
     DEFAULT_TIMEOUT,
     MESSAGES,
@@ -37,7 +37,6 @@ from locking.backends.redis.transport import (
     SIZE,
     reader_for,
     run,
-    unless_error,
 )
 
 T = TypeVar("T")

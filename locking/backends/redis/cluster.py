@@ -19,7 +19,6 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError,
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from locking.backends.redis.async_transport import AsyncServer, EventLoops
-from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import (
     MOVING,
     UNREACHABLE,
@@ -30,7 +29,7 @@ from locking.backends.redis.protocol import (
     Terms,
     translated,
 )
-from locking.backends.redis.scripts import Request, command
+from locking.backends.redis.scripts import Index, Request, command
 from locking.backends.redis.topology import (
     ack_of,
     bad_location,
@@ -61,11 +60,7 @@ class Address(NamedTuple):
 
 
 class SlotMap:
-    """Which server owns which slot, as far as this process knows.
-
-    Attributes:
-        owner: the server of each slot; None: unknown yet.
-    """
+    """Which server owns which slot, as far as this process knows."""
 
     def __init__(self, seeds: Sequence[Address]) -> None:
         self._seeds = list(seeds)
@@ -100,12 +95,7 @@ class Route:
 
 
 class Cluster(Calls):
-    """Requests to a cluster.
-
-    Args:
-        slots: the map, which threads and event loops share.
-        make: returns the server at an address.
-    """
+    """Requests to a cluster."""
 
     def __init__(self, terms: Terms, slots: SlotMap, make: Callable[[Address], Server]) -> None:
         super().__init__(terms)

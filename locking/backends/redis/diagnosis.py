@@ -131,7 +131,6 @@ def judge_replication(
     """Say whether a failover may lose what was acquired.
 
     Args:
-        info: the server's INFO.
         copies: what an acquisition waits for, if anything.
         min_replicas: what the server itself asks for before a write; None where it wouldn't tell.
     """
@@ -225,9 +224,6 @@ def find_other_keys(backend: Kinds, servers: Iterable[Server]) -> Iterator[Findi
     """Look for keys under the alias's KEY_PREFIX that are no locks: acquiring such a name is an error.
 
     Without a prefix every key of the server would be such.
-
-    Raises:
-        BackendError: a server does not answer, or this user may not look.
     """
     prefix = backend.settings.key_prefix
     if not prefix:

@@ -6,14 +6,8 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Final, NamedTuple
 
 from locking.backends.base import Holder
-from locking.backends.redis.index import Index
 from locking.backends.redis.scripts import (
-    FORCE_RELEASE,
-    GET_HOLDER,
-    INDEX_EXTERNAL,
-    LIST_LOCK,
-    RAISE_TOKEN,
-    SHORTEN,
+    Index,
     Request,
     Script,
     acquire_request,
@@ -52,7 +46,7 @@ class Kind:
     ACQUIRE: ClassVar[Script]
     EXTEND: ClassVar[Script]
     RELEASE: ClassVar[Script]
-    LIST: ClassVar[Script] = LIST_LOCK
+    LIST: ClassVar[Script] = Script("is_external", "list_lock")
     FOREIGN: ClassVar[tuple[str, str]] = ("", "")
     """Redis' type and the pattern, `%s` for the prefix, of keys by which locks of other clients are found."""
     HOLDER: ClassVar[Script] = Script("readers", "is_external", "holder_fields")
@@ -143,7 +137,13 @@ class Ordinary(Kind):
 
     name = "lock"
     LETTER = "L"
-    HOLDER = GET_HOLDER
+    HOLDER = Script("is_external", "get_holder")
+    SHORTEN = Script("token", "hold", "announce", "handoff", "shorten")
+    FORCE_RELEASE = Script(
+        "announce", "wake_fair", "release_free", "token", "hold", "handoff", "is_external", "release"
+    )
+    ADOPT = Script("is_external", "index_external")
+    RAISE_TOKEN = Script("raise_token")
     FOREIGN = "hash", "%s*"
 
     def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
@@ -153,7 +153,7 @@ class Ordinary(Kind):
     def extend(self, key: str, owner: str, ttl: float, *, exactly: bool = False) -> Request:
         """See the base class; unless it is `exactly`, it answers in a list."""
         if exactly:
-            return self._ask(SHORTEN, key, owner, milliseconds(ttl), self._channel(key))
+            return self._ask(self.SHORTEN, key, owner, milliseconds(ttl), self._channel(key))
         return extend_request([(key, owner, ttl)])
 
     def release(self, key: str, owner: str) -> Request:
@@ -161,14 +161,14 @@ class Ordinary(Kind):
 
     def force_release(self, key: str, owner: str) -> Request:
         """Return the call of release.lua for an operator, see wake_fair.lua."""
-        return self._ask(FORCE_RELEASE, key, owner, self._channel(key), b"", fair_queue(key.encode()))
+        return self._ask(self.FORCE_RELEASE, key, owner, self._channel(key), b"", fair_queue(key.encode()))
 
     def adopt(self, found: bytes, prefix: bytes) -> Iterable[Request]:
-        return [INDEX_EXTERNAL.call([found, found, found, self.index.of(found)])]
+        return [self.ADOPT.call([found, found, found, self.index.of(found)])]
 
     def raise_token(self, key: str, owner: str, token: int, *, keep: bool) -> Request:
         """Return the call of raise_token.lua."""
-        return self._ask(RAISE_TOKEN, key, owner, token, int(keep))
+        return self._ask(self.RAISE_TOKEN, key, owner, token, int(keep))
 
     def _listing_arguments(self, key: str, owner: str) -> tuple[bytes, ...]:
         return (fair_queue(key.encode()),)
@@ -178,8 +178,6 @@ class Entry(NamedTuple):
     """One member of an index, with its score.
 
     Attributes:
-        kind: lock, fair, write, read or semaphore.
-        key: of the lock.
         owner: of the hold, where a lock may have several; else empty.
         token: the fencing token minted for it, which is also its time in microseconds.
         member: as it stands in the index.

@@ -34,8 +34,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from locking.backends.redis.index import Index
-from locking.backends.redis.scripts import Request, Resent, command, pack
+from locking.backends.redis.scripts import Index, Request, Resent, command, pack
 from locking.exceptions import BackendError, BackendUnavailable
 
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
@@ -44,7 +43,11 @@ MOVING = (TryAgainError, ClusterDownError)
 """What a cluster answers while a slot or a master moves: not now."""
 
 ASKING: Final = b"*1\r\n" + pack(b"ASKING")
+"""It holds for the next command only, so a script is sent whole with it."""
 ROLE: Final = b"*1\r\n" + pack(b"ROLE")
+TIME: Final = b"*1\r\n" + pack(b"TIME")
+"""Sent with a release where others of this process wait. Redis writes first to the client that got an answer
+last: without this the releaser would wake before the waiter that is handed the lock, and run before it."""
 
 
 class Connection(ABC):
@@ -167,11 +170,7 @@ class ReplicaAck:
     timeout_ms: int
 
     async def confirm(self, connection: Connection, alias: str, *, is_new: bool) -> None:
-        """Wait for the replicas; on the connection that wrote, because WAIT counts what it has written.
-
-        Raises:
-            NotReplicated: too few confirmed in time.
-        """
+        """Wait for the replicas; on the connection that wrote, because WAIT counts what it has written."""
         wanted = self.replicas
         if wanted == "auto":
             role = await connection.exchange(ROLE, None)
@@ -194,9 +193,6 @@ class Terms:
     """What all servers of an alias have in common.
 
     Attributes:
-        alias: in `LOCKING`.
-        index: where the servers list what is held.
-        replica_ack: what replicas must confirm, if anything.
         has_failover: another server takes over when one dies, so a waiter had better go on asking.
     """
 
@@ -293,7 +289,10 @@ class Server(Calls):
 
     Attributes:
         idle: the connected ones, without an unread reply, that no request uses at the moment.
+        has_waiters: someone of this process, or of this event loop, has waited for a lock.
     """
+
+    has_waiters = False
 
     def __init__(self, terms: Terms, make: Callable[[], Any], verbs: tuple[str, ...]) -> None:
         super().__init__(terms)
@@ -339,10 +338,13 @@ class Server(Calls):
             connection = await self._connected()
         try:
             if asking:
-                reply = await _asked_there(connection, request)
+                reply = unless_error((await connection.exchange(ASKING + request.by_source, 2))[1])
             else:
                 try:
-                    reply = await connection.exchange(request.by_digest, None)
+                    if self.has_waiters and request.script is not None and request.script.releases:
+                        reply = unless_error((await connection.exchange(TIME + request.by_digest, 2))[1])
+                    else:
+                        reply = await connection.exchange(request.by_digest, None)
                 except (NoScriptError, *UNREACHABLE) as error:
                     reply = await self._asked_again(connection, request, error)
             answer = reply.reply if isinstance(reply, Resent) else reply
@@ -416,9 +418,8 @@ def taken_from(idle: deque[Any]) -> Any | None:
         return None
 
 
-async def _asked_there(connection: Connection, request: Request) -> Any:
-    """ASKING holds for the next command only, so the script is sent whole."""
-    _, reply = await connection.exchange(ASKING + request.by_source, 2)
-    if isinstance(reply, ResponseError):
+def unless_error(reply: Any) -> Any:
+    """Return a reply, or raise the error that it is."""
+    if isinstance(reply, RedisError):
         raise reply
     return reply

@@ -10,10 +10,12 @@ import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.resources import files
+from itertools import count
 from typing import Any, Final, NamedTuple
 
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+
 from locking.backends.base import Busy, Grant, Outcome
-from locking.backends.redis.index import Index
 from locking.utils.clock import now
 
 new_tuple: Final = tuple.__new__
@@ -109,19 +111,10 @@ def _read(name: str) -> bytes:
 
 
 ACQUIRE: Final = Script("token", "hold", "acquire_free", "handoff", "is_external", "acquire")
-FORCE_RELEASE: Final = Script(
-    "announce", "wake_fair", "release_free", "token", "hold", "handoff", "is_external", "release"
-)
 RELEASE: Final = Script("announce", "release_free", "token", "hold", "handoff", "is_external", "release")
 EXTEND: Final = Script("extend")
-SHORTEN: Final = Script("token", "hold", "announce", "handoff", "shorten")
-
-LIST_LOCK: Final = Script("is_external", "list_lock")
-INDEX_EXTERNAL: Final = Script("is_external", "index_external")
 INDEX_SCAN: Final = Script("index_scan")
 INCR_COUNTERS: Final = Script("incr_counters")
-RAISE_TOKEN: Final = Script("raise_token")
-GET_HOLDER: Final = Script("is_external", "get_holder")
 
 KEEP, DONT_KEEP = pack(b"1"), pack(b"0")
 
@@ -139,6 +132,56 @@ def derived(prefix: bytes, key: bytes) -> bytes:
 def fair_queue(key: bytes) -> bytes:
     """Return the queue of Redisson's fair lock."""
     return derived(b"redisson_lock_queue", key)
+
+
+class Index:
+    """Names the index of each lock of one alias: the list of what is held, written by the scripts themselves.
+
+    It is a sorted set. A member is one hold, its score the fencing token that was minted for it: microseconds
+    of the server's clock, so the oldest hold comes first and a renewal changes nothing. The list is advisory:
+    a reader looks at each lock, and takes out what has ended by itself. The member `~` is no hold: its score
+    is the last token of all names.
+
+        holdfast_held:<KEY_PREFIX>           on one server, or one master
+        holdfast_held:{<tag>}:<KEY_PREFIX>   in a cluster, one for each slot that ever had a lock
+
+    Args:
+        prefix: the alias's `KEY_PREFIX`: each has an index of its own, so that an ACL can keep them apart.
+        clustered: whether the index must lie in the slot of its lock.
+    """
+
+    def __init__(self, prefix: str = "", *, clustered: bool = False) -> None:
+        self.clustered = clustered
+        self._prefix = prefix.encode()
+        self._only = b"holdfast_held:" + self._prefix
+        if clustered:
+            tags()  # once, where the backend is built: threads that all met it first would each work it out
+
+    def of(self, key: bytes) -> bytes:
+        """Return the index in which the lock `key` is listed."""
+        return self.of_slot(key_slot(key)) if self.clustered else self._only
+
+    def of_slot(self, slot: int) -> bytes:
+        """Return the index of a cluster's slot."""
+        return b"holdfast_held:{%b}:%b" % (tags()[slot], self._prefix)
+
+    def all(self) -> list[bytes]:
+        """Return every index there may be."""
+        if not self.clustered:
+            return [self._only]
+        return [self.of_slot(slot) for slot in range(REDIS_CLUSTER_HASH_SLOTS)]
+
+
+@lru_cache(maxsize=1)
+def tags() -> list[bytes]:
+    """Return a hash tag for each slot of a cluster: the smallest number that falls into it (about 0.1 s)."""
+    found: dict[int, bytes] = {}
+    for number in count():
+        tag = b"%d" % number
+        found.setdefault(key_slot(tag), tag)
+        if len(found) == REDIS_CLUSTER_HASH_SLOTS:
+            return [found[slot] for slot in range(REDIS_CLUSTER_HASH_SLOTS)]
+    raise AssertionError("unreachable")
 
 
 class Keys(NamedTuple):

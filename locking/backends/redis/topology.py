@@ -26,8 +26,8 @@ from redis.sentinel import SentinelConnectionPool
 
 from locking.backends.options import misplaced
 from locking.backends.redis.async_transport import AsyncServer, EventLoops
-from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import ReplicaAck, Terms
+from locking.backends.redis.scripts import Index
 from locking.backends.redis.transport import ThreadServer
 from locking.backends.redis.verbs import Servers
 from locking.conf import AliasSettings
@@ -45,11 +45,7 @@ OLDEST: Final = (5, 2, 1)
 
 
 def require_supported_client(version: str = redis.__version__) -> None:
-    """Refuse a redis-py that pip could not refuse, because it was installed without the extra.
-
-    Raises:
-        ImproperlyConfigured: it is older than any that was tried.
-    """
+    """Refuse a redis-py that pip could not refuse, because it was installed without the extra."""
     found = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
     if found < OLDEST:
         needed = ".".join(map(str, OLDEST))
@@ -60,11 +56,7 @@ def require_supported_client(version: str = redis.__version__) -> None:
 
 
 def servers_of(settings: AliasSettings) -> Servers:
-    """Return the servers that `settings` name; nothing is sent yet.
-
-    Raises:
-        ImproperlyConfigured: `CACHE`, `LOCATION` or `OPTIONS` is invalid; the message says why.
-    """
+    """Return the servers that `settings` name; nothing is sent yet."""
     require_supported_client()
     if settings.location is not None and settings.cache is not None:
         raise ImproperlyConfigured(f"LOCKING[{settings.alias!r}] has both CACHE and LOCATION; keep one")

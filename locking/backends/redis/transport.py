@@ -22,7 +22,7 @@ from redis.retry import Retry
 
 from locking.backends.base import Outcome, Waiter
 from locking.backends.redis import protocol
-from locking.backends.redis.protocol import Server, Terms
+from locking.backends.redis.protocol import Server, Terms, unless_error
 from locking.backends.redis.scripts import command
 from locking.backends.redis.waiter import AnnouncedWaiter
 from locking.utils.background import after_fork
@@ -146,19 +146,8 @@ def reader_for(connection: Any) -> Any | None:
     return None
 
 
-def unless_error(reply: Any) -> Any:
-    """Return a reply, or raise the error that it is."""
-    if isinstance(reply, RedisError):
-        raise reply
-    return reply
-
-
 class ThreadServer(Server):
-    """One server and the connections of all threads to it, which `pool` tells how to reach.
-
-    Attributes:
-        subscriptions: those that no thread waits with at the moment.
-    """
+    """One server and the connections of all threads to it, which `pool` tells how to reach."""
 
     def __init__(self, terms: Terms, pool: ConnectionPool, verbs: tuple[str, ...] = ("SUBSCRIBE",)) -> None:
         super().__init__(terms, partial(ThreadConnection, pool), verbs)

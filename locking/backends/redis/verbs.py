@@ -55,7 +55,6 @@ class RedisVerbs(ForceRelease):
         return _is_yes(await self._acall(self.kind.extend(key, owner, ttl, exactly=True)))
 
     def extend_many(self, leases: Sequence[tuple[str, str, float]]) -> list[bool | None]:
-        """See the base class: one answer per lease, whatever becomes of the others."""
         return [_answer(reply) for reply in self._ask_each([self.kind.extend(*lease) for lease in leases])]
 
     def _ask_each(self, requests: Sequence[Request]) -> list[Any]:

@@ -152,6 +152,7 @@ class AnnouncedWaiter(AsyncWaiter):
         while True:
             idle = server.idle_subscription(self._owner)
             self._subscription = subscription = idle or await server.subscribe(self._owner)
+            server.has_waiters = True
             try:
                 if channel is not None:
                     await subscription.listen(channel)

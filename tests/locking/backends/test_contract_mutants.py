@@ -8,6 +8,7 @@ import pytest
 from django.test.utils import override_settings
 
 from locking import LockError
+from locking.backends.memory import STORES, Store
 from locking.backends.redis import scripts
 from locking.core.handler import locks
 from locking.core.lease import Lease, SingleLease
@@ -49,6 +50,12 @@ class Hurried(Contract):
     """For a mutant that loses every lease: the second attempt is one too many."""
 
     shortest_ttl, patience = 0.05, 0.1
+
+
+@pytest.fixture(autouse=True)
+def a_store_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a mutant leaves behind, such as a token far ahead, is met by no other test."""
+    monkeypatch.setitem(STORES, "default", Store())
 
 
 def run(method: str, backend: dict, contract: type[LockContract] = Contract, **arguments) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from locking import BackendUnavailable, get_lock
-from locking.backends.memory.backend import Locks
+from locking.backends.memory import Locks
 from locking.core.handler import locks
 from locking.core.lease import State
 from locking.testing import held_locks

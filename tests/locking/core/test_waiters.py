@@ -1,7 +1,11 @@
 """A cap on the waiters of a process: `MAX_WAITERS`."""
 
 import asyncio
+import contextlib
+import sys
 from functools import partial
+from itertools import count
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ from django.test import RequestFactory, override_settings
 import locking
 from locking import LockNotAcquired, TooManyWaiters, distributed_lock
 from locking.backends.base import Busy
+from locking.core import lock as lock_module
 from locking.core import waits
 from locking.core.handler import locks
 from locking.core.lock import SingleLock
@@ -93,6 +98,46 @@ def test_who_was_refused_has_left_the_queue() -> None:
     for each in first:
         each.result(timeout=20)
     assert locks[CAPPED].holder(locks[CAPPED].key("a")) is None
+
+
+class Interrupt(BaseException):
+    """What a signal's handler raises."""
+
+
+FILES = (lock_module.__file__, waits.__file__, contextlib.__file__)
+
+
+def acquire_interrupted_at(step: int) -> None:
+    """Wait for the lock; raise at this step between the count of the waiter and its first sleep."""
+    steps = count()
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_name == "wait":
+            sys.settrace(None)
+        elif frame.f_code.co_filename in FILES and frame.f_code.co_name not in ("enter", "leave"):
+            if event in ("line", "return") and waiting() and next(steps) == step:
+                sys.settrace(None)
+                raise Interrupt
+            return trace
+        return None
+
+    sys.settrace(trace)
+    try:
+        get_lock("a", wait=0.01).acquire()
+    finally:
+        sys.settrace(None)
+
+
+def test_a_signals_handler_that_raises_leaves_no_waiter_counted() -> None:
+    """At whichever step of a beginning wait, and while the traceback is kept."""
+    with get_lock("a"):
+        for step in count():
+            with pytest.raises((Interrupt, LockNotAcquired)) as caught:
+                elsewhere(lambda: acquire_interrupted_at(step))  # noqa: B023 called at once
+            assert waiting() == 0
+            if caught.type is LockNotAcquired:
+                break
+    assert step > 5
 
 
 def test_a_free_lock_and_a_caller_that_does_not_wait_are_not_counted() -> None:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from locking import LockError, LockKeyError, LockNotAcquired
 from locking.testing.contract.processes import child
-from locking.utils.backoff import exponential, jittered
-from locking.utils.clock import now
+from locking.utils.clock import exponential, jittered, now
 from locking.utils.ownership import current_context, new_owner
 
 

@@ -30,9 +30,8 @@ from locking import LockError, get_lock, get_read_lock, get_semaphore, get_write
 from locking.backends.redis import RedisBackend, async_transport
 from locking.backends.redis.async_transport import AsyncServer, EventLoops
 from locking.backends.redis.cluster import Address, Cluster, SlotMap
-from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import ReplicaAck, Terms
-from locking.backends.redis.scripts import command
+from locking.backends.redis.scripts import Index, command
 from locking.backends.redis.transport import ThreadServer
 from locking.backends.redis.verbs import Servers
 from locking.contrib.redisson import get_fair_lock

@@ -8,8 +8,8 @@ from redis.connection import ConnectionPool
 
 from locking.backends.redis.async_transport import AsyncServer
 from locking.backends.redis.cluster import LISTEN_BOTH
-from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import Terms
+from locking.backends.redis.scripts import Index
 
 
 def test_a_subscribed_socket_that_breaks_while_a_task_leaves_is_not_opened_again():

@@ -12,6 +12,7 @@ import pytest
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 
 from locking.backends.redis import RedisBackend, protocol, scripts, waiter
+from locking.backends.redis.async_transport import AsyncConnection
 from locking.backends.redis.cluster import Route
 from locking.backends.redis.protocol import (
     ASKING,
@@ -19,7 +20,7 @@ from locking.backends.redis.protocol import (
     Server,
 )
 from locking.backends.redis.scripts import Request, command, extend_request
-from locking.backends.redis.transport import run
+from locking.backends.redis.transport import ThreadConnection, run
 from locking.core import lease, renewal
 from locking.core.lease import HOLDS, SingleLease
 from locking.core.lock import SingleLock
@@ -41,11 +42,17 @@ def an_incomplete_exchange_keeps_its_socket(patch):
 def an_error_ends_an_asking_exchange(patch):
     """An error as the answer to ASKING leaves the answer to the script unread: audit defect 2."""
 
-    async def asked_there(connection, request):
-        (error,) = await connection.exchange(ASKING + request.by_source, 1)
-        raise error
+    def reads_one(exchange):
+        async def exchanged(connection, packet, replies):
+            if not packet.startswith(ASKING):
+                return await exchange(connection, packet, replies)
+            (error,) = await exchange(connection, packet, 1)
+            raise error
 
-    patch.setattr(protocol, "_asked_there", asked_there)
+        return exchanged
+
+    for connection in (ThreadConnection, AsyncConnection):
+        patch.setattr(connection, "exchange", reads_one(connection.exchange))
 
 
 def a_read_only_server_has_answered(patch):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from locking.backends.redis.index import Index
 from locking.backends.redis.kinds import NAMED, Ordinary
 from locking.backends.redis.scripts import (
+    Index,
     acquire_request,
     command,
     extend_request,

@@ -10,9 +10,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking import get_lock
-from locking.backends.redis.index import Index
-from locking.backends.redis.protocol import Terms
-from locking.backends.redis.scripts import command
+from locking.backends.redis.protocol import TIME, Terms
+from locking.backends.redis.scripts import Index, command, release_request
 from locking.backends.redis.topology import require_supported_client
 from locking.backends.redis.transport import ThreadConnection, ThreadServer, run
 from locking.testing.contract.base import begin, until
@@ -79,6 +78,24 @@ def test_a_subscription_is_given_back_without_is_connected(
     until(lambda: any_engine().held(prefix=any_engine().key("waited-for"))[0].waiters, 30)
     holder.release()
     waiter.result(30).release()
+
+
+def test_a_release_lets_the_waiter_be_answered_first(settings: Any) -> None:
+    """Where this process waits for locks: Redis writes last to the client that has an answer already."""
+    server: Any = ThreadServer(Terms("default", Index()), ConnectionPool.from_url(settings.REDIS_URL))
+    connection, sent = server.make(), list[bytes]()
+    exchange = connection.exchange
+
+    async def exchanged(packet: bytes, replies: int | None) -> Any:
+        sent.append(packet)
+        return await exchange(packet, replies)
+
+    connection.exchange, server.make = exchanged, lambda: connection
+    release = release_request("lock:free", "none:1", index=Index())
+    for server.has_waiters in (False, True):
+        assert run(server.deliver(release)) == 0
+    assert [packet.startswith(TIME) for packet in sent if packet.endswith(release.by_digest)] == [False, True]
+    run(server.shutdown())
 
 
 @pytest.mark.parametrize("way", ["deliver", "pipeline"])

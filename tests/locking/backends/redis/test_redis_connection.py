@@ -16,9 +16,8 @@ from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking.backends.redis import transport as module
-from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import Terms
-from locking.backends.redis.scripts import release_request
+from locking.backends.redis.scripts import Index, release_request
 from locking.backends.redis.transport import ThreadConnection, ThreadServer, run
 
 TIMEOUTS = (TimeoutError, RedisTimeoutError)

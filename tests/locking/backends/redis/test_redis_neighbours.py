@@ -17,8 +17,7 @@ from locking import (
 )
 from locking.backends.base import Busy
 from locking.backends.redis import scripts
-from locking.backends.redis.index import Index
-from locking.backends.redis.scripts import derived, keys_of, pack, release_request
+from locking.backends.redis.scripts import Index, derived, keys_of, pack, release_request
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.testing.contract.asyncio_ import auntil

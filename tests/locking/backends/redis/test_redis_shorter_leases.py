@@ -4,7 +4,8 @@ import pytest
 
 from locking.backends.base import Busy
 from locking.backends.capabilities import backend_of
-from locking.backends.redis import kinds, redisson_kinds, scripts
+from locking.backends.redis import redisson_kinds, scripts
+from locking.backends.redis.kinds import Ordinary
 from locking.backends.redis.transport import run
 from locking.core.handler import locks
 from locking.utils.clock import now
@@ -63,7 +64,7 @@ def test_a_script_that_tells_the_first_only_is_found_out(backend, monkeypatch):
     cut = {"handoff": (b"0, -1)) do\n        local owner,", b"0, 0)) do\n        local owner,")}
     cut["extend_fair"] = (b"0, -1) or {}", b"0, 0) or {}")
     monkeypatch.setattr(scripts, "_read", lambda name: real(name).replace(*cut.get(name, (b"", b""))))
-    monkeypatch.setattr(kinds, "SHORTEN", scripts.Script(*scripts.SHORTEN.names))
+    monkeypatch.setattr(Ordinary, "SHORTEN", scripts.Script(*Ordinary.SHORTEN.names))
     monkeypatch.setattr(redisson_kinds.Fair, "EXTEND", scripts.Script(*redisson_kinds.Fair.EXTEND.names))
     assert end_that_the_second_knows(backend, 0.3) is None
 

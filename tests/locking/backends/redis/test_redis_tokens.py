@@ -7,8 +7,8 @@ import pytest
 from locking import get_lock, get_read_lock, get_write_lock
 from locking.backends.base import Grant
 from locking.backends.redis import scripts
-from locking.backends.redis.index import Index
 from locking.backends.redis.kinds import Ordinary
+from locking.backends.redis.scripts import Index
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.utils.ownership import new_owner

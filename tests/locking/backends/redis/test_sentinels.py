@@ -13,8 +13,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.sentinel import SentinelConnectionPool, SentinelManagedSSLConnection
 
 from locking.backends.redis import async_transport
-from locking.backends.redis.index import Index
 from locking.backends.redis.protocol import Terms
+from locking.backends.redis.scripts import Index
 from locking.backends.redis.sentinel import Sentinels
 
 STATE = {
