@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
 
@@ -25,36 +26,63 @@ CONTRAST = """([one, other]) => {
 
 
 LOADED = "typeof axe !== 'undefined'"
-RUN = "axe.run({resultTypes: ['violations']}).then((results) => results.violations)"
+RUN = """(rules) => axe.run({resultTypes: ['violations'], ...rules})
+  .then((results) => results.violations)"""
+COLORS = ["color-contrast", "link-in-text-block"]
+"""The rules that look at colors, which takes longer than all the others together."""
+ALL: dict[str, Any] = {}
+ONLY_COLORS: dict[str, Any] = {"runOnly": COLORS}
+ALL_BUT_COLORS: dict[str, Any] = {"rules": {name: {"enabled": False} for name in COLORS}}
 
 
-def axe_violations(page):
+def axe_violations(page, rules=ALL):
     """Return the violations as axe-core describes them; it is loaded once per page."""
     if not page.evaluate(LOADED):
         page.evaluate(AXE.axe_script)
-    return page.evaluate(RUN)
+    return page.evaluate(RUN, rules)
 
 
-def violations(page):
-    """Return what axe-core finds wrong with the page as it is."""
-    found = axe_violations(page)
+def violations(page, rules=ALL):
+    """Return what axe-core finds wrong with the page as it is, by these rules."""
+    found = axe_violations(page, rules)
     return [(each["id"], [node["html"][:160] for node in each["nodes"]]) for each in found]
+
+
+SETTLED = """() => Promise.all(document.getAnimations()
+  .filter((each) => each instanceof CSSTransition).map((each) => each.finished.catch(() => {})))"""
+"""A script: wait until colors that change by and by have changed."""
 
 
 def in_both_schemes(page, look):
     """Look at the page in light and in dark."""
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        page.evaluate(SETTLED)
         look(scheme)
+
+
+def violations_in(page, scheme, language="en"):
+    """Return what is wrong with the page in a scheme and a language.
+
+    Colors don't depend on the language, nor names on the scheme: each is looked at once.
+    """
+    if scheme == "dark":
+        return violations(page, ONLY_COLORS) if language == "en" else []
+    return violations(page, ALL if language == "en" else ALL_BUT_COLORS)
 
 
 def no_violations(page):
     """For `in_both_schemes`: nothing is wrong with the page."""
 
     def look(scheme):
-        assert violations(page) == [], scheme
+        assert violations_in(page, scheme) == [], scheme
 
     return look
+
+
+def scroll_width(page):
+    """Return how wide the page is: more than its window where it scrolls sideways."""
+    return page.evaluate("document.documentElement.scrollWidth")
 
 
 def picture(page, name, height=None):
@@ -74,6 +102,13 @@ def shot(page, name):
     """Take a picture of the whole page, if that is wanted."""
     if SHOTS:
         page.screenshot(path=Path(SHOTS) / f"{name}.png", full_page=True)
+
+
+def at_widths(page, *widths):
+    """Give the page each of these widths, in turn; it isn't loaded again."""
+    for width in widths:
+        page.set_viewport_size({"width": width, "height": 900})
+        yield width
 
 
 def at_each_width(page, name):

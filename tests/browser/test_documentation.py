@@ -17,6 +17,7 @@ from tests.browser.looks import axe_violations
 
 pytestmark = [
     pytest.mark.timeout(300),
+    # No other test needs it.
     pytest.mark.skipif(not importlib.util.find_spec("sphinx"), reason="make docs installs Sphinx"),
 ]
 

@@ -1,8 +1,8 @@
 import os
 import re
 import threading
+from functools import partial
 from pathlib import Path
-from urllib.parse import urljoin
 
 import pytest
 from playwright.sync_api import expect
@@ -16,12 +16,6 @@ from tests.support.processes import until
 
 LIST = "/admin/locking/heldlock/"
 SHOTS = os.environ.get("HOLDFAST_SCREENSHOTS")
-
-
-@pytest.fixture
-def admin(django_user_model):
-    """A superuser with a password."""
-    return django_user_model.objects.create_superuser("ada", password="secret")
 
 
 @pytest.fixture
@@ -63,18 +57,9 @@ def waits_for(name):
 
 
 @pytest.fixture
-def open_list(open_page, admin, client):
+def open_list(open_admin):
     """Open the list as a user who is signed in."""
-    client.force_login(admin)
-    cookie = {"name": "sessionid", "value": client.cookies["sessionid"].value}
-
-    def open_list(**options):
-        page = open_page("/static/locking/held.js", **options)
-        page.context.add_cookies([{**cookie, "url": urljoin(page.url, "/")}])
-        page.goto(LIST)
-        return page
-
-    return open_list
+    return partial(open_admin, LIST)
 
 
 def row(page, name):
@@ -94,9 +79,7 @@ def test_rows_come_and_go_by_themselves(open_list, held):
 
 def test_a_ticked_row_stops_the_refreshing(open_list, held):
     """While something is ticked nothing is fetched, so it stays in its place; unticked, the list goes on."""
-    page = open_list()
-    page.clock.install()
-    page.goto(LIST)
+    page = open_list(clock=True)
     row(page, "order:42").get_by_role("checkbox").check()
     expect(page.locator("#held-live")).to_have_text("Paused while something is ticked.")
     fetched: list[object] = []

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -21,13 +20,14 @@ from tests.browser.looks import (
     in_both_schemes,
     no_violations,
     picture,
+    scroll_width,
     shot,
     strip,
     violations,
 )
+from tests.browser.races import SOON, before_it_begins, race_ends
 from tests.support.processes import until
 
-SOON = 60_000  # ms; a race starts processes, and the machine may be loaded
 # How many, the machine decides: on a busy one a buyer may read after another has written.
 OVERSOLD = re.compile(r"([2-6] people|1 person) paid for a mug that doesn.t exist")
 SMALL = "/lab/?buyers=8&stock=2&gap=20&processes=2"
@@ -42,19 +42,6 @@ def open_lab(open_page):
         return open_page(address, reduced_motion="reduce", **options)
 
     return open_it
-
-
-def race_ends(page):
-    """Wait until the buttons may be pressed again."""
-    expect(page.locator("#lab")).to_have_attribute("aria-busy", "false", timeout=SOON)
-
-
-@contextmanager
-def before_it_begins(page):
-    """Keep the request for a race on its way: the page is busy for as long as the block lasts."""
-    page.route("**/lab/races/", lambda _: None)
-    yield
-    page.unroute("**/lab/races/")  # what was kept goes on with it
 
 
 def test_break_it_and_fix_it(open_lab):
@@ -160,20 +147,6 @@ def test_flags_and_legend_are_beside_the_plot(open_lab):
     assert flags["y"] + flags["height"] <= lanes["y"] + 2
     legend = page.locator(".legend").bounding_box()
     assert legend["y"] - (chart["y"] + chart["height"]) < 100
-
-
-def test_the_focus_stays_and_the_verdict_is_announced(open_lab):
-    """A race keeps the focus on its button, and the live region says the verdict."""
-    page = open_lab()
-    button = page.get_by_role("button", name="Break it")
-    button.focus()
-    with before_it_begins(page):
-        page.keyboard.press("Enter")
-        expect(page.locator("#lab")).to_have_attribute("aria-busy", "true")
-        expect(button).to_be_focused()
-    race_ends(page)
-    expect(button).to_be_focused()
-    expect(page.get_by_role("status").filter(has_text="lost_update")).to_contain_text(OVERSOLD)
 
 
 def test_hovering_over_break_it_keeps_it_red(open_lab):
@@ -508,11 +481,10 @@ def test_the_recording_ends_when_ones_own_race_begins(open_lab):
     """What is shown while it starts doesn't look like its result."""
     page = open_lab("/lab/")
     expect(page.locator("#left .headline")).to_have_count(1)
-    with before_it_begins(page):
-        page.get_by_role("button", name="Break it").click()
-        expect(page.locator("#left")).to_have_text("Your own race is on its way …")
-        expect(page.locator("#right .headline")).to_have_count(0)
-    race_ends(page)
+    page.route("**/lab/races/", lambda _: None)  # it stays on its way: none needs to be run
+    page.get_by_role("button", name="Break it").click()
+    expect(page.locator("#left")).to_have_text("Your own race is on its way …")
+    expect(page.locator("#right .headline")).to_have_count(0)
 
 
 def test_a_race_that_is_gone_says_so(open_lab, complaints):
@@ -789,14 +761,9 @@ def test_the_strip_of_a_deadlock(open_lab):
     in_both_schemes(page, picture(page, "strip-deadlock", height=strip(page)))
 
 
-@pytest.mark.parametrize(
-    ("puzzle", "lock"),
-    [("Make both wait for each other.", "row "), ("Do it where no database sees it.", "lab:sku:")],
-)
-def test_a_deadlock_is_drawn_as_a_ring_with_its_victim(open_lab, puzzle, lock):
-    """Two locks with their names, four arrows, one buyer struck out, a verdict, and the way out of it."""
-    page = open_lab(viewport={"width": 1280, "height": 900})
-    lane = closes_the_ring(page, puzzle).get_attribute("data-lane", timeout=SOON)
+def ring_is_drawn(page, victim, lock):
+    """Look at the ring and its verdict: two locks with their names, four arrows, one buyer struck out."""
+    lane = victim.get_attribute("data-lane", timeout=SOON)
     other = "B" if lane == "A" else "A"
     ring = page.locator("#ring")
     expect(ring.locator("svg")).to_have_class("closed")
@@ -818,15 +785,23 @@ def test_a_deadlock_is_drawn_as_a_ring_with_its_victim(open_lab, puzzle, lock):
         in_both_schemes(
             page, lambda scheme: shot(page, f"ring-{lock.strip(' :').replace(':', '-')}-{scheme}")
         )
+
+
+def test_a_deadlock_is_drawn_as_a_ring_with_its_victim(open_lab):
+    """The locks of rows, a verdict, and the way out of it."""
+    page = open_lab(viewport={"width": 1280, "height": 900})
+    ring_is_drawn(page, closes_the_ring(page, "Make both wait for each other."), "row ")
     page.get_by_role("button", name="Now try ordered_locks").click()
     expect(page.locator("#step-strategy")).to_have_text("ordered_locks")
-    expect(verdict).to_have_text("Neither has started. Press A or B.", timeout=SOON)
+    expect(page.locator("#goal")).to_have_text("Neither has started. Press A or B.", timeout=SOON)
 
 
 def test_the_deadlock_of_distributed_locks_names_its_circle(open_lab):
-    """The sixth puzzle: LockDeadlock names the circle, the audit has it, the statistics do not."""
+    """The sixth puzzle: its ring, LockDeadlock names the circle, the audit has it, the statistics do not."""
     page = open_lab(viewport={"width": 1280, "height": 900})
     victim = closes_the_ring(page, "Do it where no database sees it.")
+    ring_is_drawn(page, victim, "lab:sku:")
+    expect(page.get_by_role("button", name="Now try ordered_locks")).to_be_visible()
     may_press(page, victim.get_attribute("data-lane", timeout=SOON))
     victim.locator(".next").click()
     expect(victim.locator(".now")).to_contain_text("and waits for 'lab:sku:")
@@ -837,12 +812,15 @@ def test_the_deadlock_of_distributed_locks_names_its_circle(open_lab):
     assert not any("deadlock" in minute for minute in last_hour(locks["default"]))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_shows_it_all(finished, open_lab, scheme):
+def test_a_phone_shows_it_all(finished, open_lab):
     """Nothing scrolls sideways, with a race on the page."""
-    page = open_lab(f"/lab/?left={finished}", viewport=PHONE, color_scheme=scheme)
+    page = open_lab(f"/lab/?left={finished}", viewport=PHONE)
     expect(page.locator("#left .headline")).to_be_visible()
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+    def look(scheme):
+        assert scroll_width(page) <= PHONE["width"], scheme
+
+    in_both_schemes(page, look)
 
 
 def test_the_lab_speaks_chinese(finished, open_lab):

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from urllib.parse import urljoin
 
 import pytest
 from playwright.sync_api import expect
@@ -12,7 +11,14 @@ from inventory.models import Entry
 from orders.after_sale.lifecycle import pay
 from orders.models import Order, Shipment
 from orders.selling.checkout import checkout
-from tests.browser.looks import CONTRAST, PHONE, violations
+from tests.browser.looks import (
+    CONTRAST,
+    PHONE,
+    at_widths,
+    in_both_schemes,
+    scroll_width,
+    violations,
+)
 from tests.factories import ProductFactory
 from tests.support.processes import until
 
@@ -30,21 +36,6 @@ def order():
     )
 
 
-@pytest.fixture
-def open_admin(open_page, django_user_model, client):
-    """Open a page of the admin as a user who is signed in and may do everything."""
-    client.force_login(django_user_model.objects.create_superuser("ada", password="secret"))
-    cookie = {"name": "sessionid", "value": client.cookies["sessionid"].value}
-
-    def open_admin(address, **options):
-        page = open_page("/static/locking/held.js", **options)
-        page.context.add_cookies([{**cookie, "url": urljoin(page.url, "/")}])
-        page.goto(address)
-        return page
-
-    return open_admin
-
-
 def act(page, action):
     """Choose every row and an action."""
     page.locator("#action-toggle").check()
@@ -58,7 +49,7 @@ def shoot(page, name):
         page.screenshot(path=str(Path(SHOTS) / f"{name}.png"), full_page=True)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.pictures)])
 def test_a_clerk_ships_a_part(open_admin, order, scheme):
     """The page says what is left; two mugs leave; the list says partly shipped, and a refusal says why."""
     # axe sets styles of its own, which the policy of the pages would refuse.
@@ -82,23 +73,29 @@ def test_a_clerk_ships_a_part(open_admin, order, scheme):
     assert Order.objects.get().state == "partly_shipped"
 
 
-@pytest.mark.parametrize("width", [360, 768])
-def test_the_page_that_asks_fits_a_phone(open_admin, order, width):
+FADES_IF_CUT = """() => {
+  const table = document.querySelector("form.confirm .results");
+  const fades = parseFloat(getComputedStyle(table).getPropertyValue("--fade")) > 20;
+  return fades === table.scrollWidth > table.clientWidth + 1;
+}"""
+
+
+def test_the_page_that_asks_fits_a_phone(open_admin, order):
     """Its table scrolls, the page does not, and the right edge fades out while there is more."""
-    page = open_admin(ORDERS, viewport={"width": width, "height": 800})
+    page = open_admin(ORDERS, viewport={"width": 360, "height": 800})
     act(page, "ship_orders")
     expect(page.locator("form.confirm")).to_be_visible()
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    cut = page.locator("form.confirm .results").evaluate("one => one.scrollWidth > one.clientWidth + 1")
-    fade = "getComputedStyle(document.querySelector('.results')).getPropertyValue('--fade')"
-    until(lambda: (page.evaluate(f"parseFloat({fade})") > 20) == cut, "the edge fades if it is cut off")
+    for width in at_widths(page, 360, 768):
+        assert scroll_width(page) <= width
+        until(lambda: page.evaluate(FADES_IF_CUT), "the edge fades if it is cut off")
 
 
-@pytest.mark.parametrize("address", [ORDERS, PRODUCTS])
-def test_all_columns_are_seen_at_1280(open_admin, order, address):
+def test_all_columns_are_seen_at_1280(open_admin, order):
     """The filters are below the list, so that no column is cut off."""
-    page = open_admin(address, viewport={"width": 1280, "height": 800})
-    assert page.locator(".results").evaluate("one => one.scrollWidth <= one.clientWidth + 1")
+    page = open_admin(ORDERS, viewport={"width": 1280, "height": 800})
+    for address in (ORDERS, PRODUCTS):
+        page.goto(address)
+        assert page.locator(".results").evaluate("one => one.scrollWidth <= one.clientWidth + 1"), address
 
 
 SMALL = """() => [...document.querySelectorAll(
@@ -119,24 +116,25 @@ def test_nothing_that_is_pressed_is_smaller_than_24_px(open_admin, order):
 @pytest.mark.parametrize("language", ["en", "zh-hans"])
 def test_the_choice_of_an_action_is_read_on_a_phone(open_admin, order, language):
     """It isn't squeezed to a few pixels."""
-    page = open_admin(ORDERS, viewport={"width": 360, "height": 800}, locale=language)
+    page = open_admin(ORDERS, language, viewport={"width": 360, "height": 800})
     assert page.locator(".actions select[name=action]").bounding_box()["width"] >= 150
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("address", [f"{PRODUCTS}add/", ORDERS, "/admin/login/"])
-def test_a_field_of_the_admin_stands_out(open_admin, address, scheme):
+def test_a_field_of_the_admin_stands_out(open_admin, address):
     """The border of every field has 3:1 against the page and the panels."""
-    page = open_admin(address, color_scheme=scheme)
-    for behind in ("body-bg", "darkened-bg"):
-        assert page.evaluate(CONTRAST, ["border-color", behind]) >= 3, behind
+    page = open_admin(address)
+
+    def look(scheme):
+        for behind in ("body-bg", "darkened-bg"):
+            assert page.evaluate(CONTRAST, ["border-color", behind]) >= 3, (scheme, behind)
+
+    in_both_schemes(page, look)
 
 
 def test_an_order_is_an_order_in_chinese(open_admin, order):
     """Words with two meanings have the right one: 订单, not 排序; and a payment was received, not stored."""
-    page = open_admin(ORDERS)
-    page.context.add_cookies([{"name": "django_language", "value": "zh-hans", "url": urljoin(page.url, "/")}])
-    page.reload()
+    page = open_admin(ORDERS, "zh-hans")
     expect(page.locator("#content h1")).to_contain_text("订单")
     page.goto("/admin/inventory/item/")
     expect(page.locator("#content h1")).to_contain_text("库存品项")  # not an order's line, 订单行
@@ -174,7 +172,7 @@ def test_an_order_is_handled_on_its_own_page(open_admin, order):
     for line in ("3 × mug, 1 × pen", "returned: 1 × mug, good asked for it", "2.50 EUR"):
         expect(timeline).to_contain_text(line)
     page.set_viewport_size(PHONE)
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert scroll_width(page) <= PHONE["width"]
 
 
 LISTS = (
@@ -188,8 +186,7 @@ LISTS = (
 def test_no_page_of_the_shop_in_the_admin_has_violations(open_admin, order, scheme, language):
     """Lists, an order, an item, an entry, forms and the page that asks: axe finds nothing."""
     # axe sets styles of its own, which the policy of the pages would refuse.
-    page = open_admin(ORDERS, color_scheme=scheme, bypass_csp=True)
-    page.context.add_cookies([{"name": "django_language", "value": language, "url": urljoin(page.url, "/")}])
+    page = open_admin(ORDERS, language, color_scheme=scheme, bypass_csp=True)
     item = order.items.get(product__sku="mug").product.stock_id
     entry = Entry.objects.latest("pk").pk
     apps = {name: "inventory" if name in LISTS[7:] else "orders" for name in LISTS}
@@ -199,8 +196,7 @@ def test_no_page_of_the_shop_in_the_admin_has_violations(open_admin, order, sche
     found: dict[tuple[str, int], object] = {}
     for address in pages:
         page.goto(address)
-        for width in (1280, PHONE["width"]):
-            page.set_viewport_size({"width": width, "height": 740})
+        for width in at_widths(page, 1280, PHONE["width"]):
             found[address, width] = violations(page)
     page.goto("/admin/")
     found["admin", 1280] = violations(page)

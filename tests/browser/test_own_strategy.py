@@ -93,26 +93,28 @@ def test_the_number_of_schedules_is_the_number_of_orders(lab):
     assert (two["schedules"], three["schedules"]) == (70, 34_650)
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "cure"),
-    [
-        ("stock = 1\nlok mug", 2, "did you mean “lock”?"),
-        ("stock = 1\nlock", 2, "lock mug for 4 steps"),
-        ("stock = 1\ncheck seen > 0", 2, "add read seen above"),
-        ("stock = 1\nread mug", 2, "add the line mug = 1 at the top"),
-        ("stock = 1\nread stock\ncheck stock >", 3, "Something is missing"),
-        ("stock = 1\nread stock\ncheck stock > alert(1)", 3, "can't be read"),
-        ("sold = 1\nsell", 1, "choose another name"),
-        ("read = 1\nsell", 1, "add the line stock = 1"),
-        ("stock = 1", 1, "There is no step yet"),
-        ("stock = 1\nsell\nA:\nsell", 2, "below a heading"),
-    ],
-)
-def test_an_error_names_its_line_and_its_cure(lab, text, line, cure):
+WRONG = [
+    ("stock = 1\nlok mug", 2, "did you mean “lock”?"),
+    ("stock = 1\nlock", 2, "lock mug for 4 steps"),
+    ("stock = 1\ncheck seen > 0", 2, "add read seen above"),
+    ("stock = 1\nread mug", 2, "add the line mug = 1 at the top"),
+    ("stock = 1\nread stock\ncheck stock >", 3, "Something is missing"),
+    ("stock = 1\nread stock\ncheck stock > alert(1)", 3, "can't be read"),
+    ("sold = 1\nsell", 1, "choose another name"),
+    ("read = 1\nsell", 1, "add the line stock = 1"),
+    ("stock = 1", 1, "There is no step yet"),
+    ("stock = 1\nsell\nA:\nsell", 2, "below a heading"),
+]
+"""Texts that can't be run, the line of the first error, and a part of what is said of it."""
+
+
+def test_an_error_names_its_line_and_its_cure(lab):
     """A text that can't be run is refused with the line and what to write instead."""
-    problems = lab().evaluate(SEARCH, text)["problems"]
-    assert problems[0]["line"] == line
-    assert cure in problems[0]["text"]
+    page = lab()
+    for text, line, cure in WRONG:
+        problems = page.evaluate(SEARCH, text)["problems"]
+        assert problems[0]["line"] == line, text
+        assert cure in problems[0]["text"], text
 
 
 def test_a_strategy_is_written_searched_and_played(lab):

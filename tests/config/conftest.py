@@ -12,6 +12,7 @@ import pytest
 from config import embedded
 from config.embedded import Done
 from tests import ROOT
+from tests.support.once import made_once
 
 START = "import sys; from pathlib import Path; from config import embedded; embedded.start(Path(sys.argv[1]))"
 
@@ -38,30 +39,35 @@ def make_checkout() -> Iterator[Callable[..., Path]]:
 @pytest.fixture(scope="session")
 def copied_clusters(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Done]:
     """In place of `Postgres.tool`: the first cluster that initdb makes is copied where another is wanted."""
-    original, real = tmp_path_factory.mktemp("cluster") / "original", embedded.Postgres.tool
+    real = embedded.Postgres.tool
 
     def tool(server: embedded.Postgres, name: str, *arguments: str, pass_fds: tuple[int, ...] = ()) -> Done:
+        if name != "initdb":
+            return real(server, name, *arguments, pass_fds=pass_fds)
         target = server.home.path / arguments[1]
-        if name == "initdb" and original.exists():
-            subprocess.run(["cp", "-a", original, target], check=True)
-            if target.stat().st_uid != server.home.account.pw_uid:
-                for path in [target, *target.rglob("*")]:
-                    server.home.own(path)
-            return Done([], 0, "", "")
-        done = real(server, name, *arguments, pass_fds=pass_fds)
-        if name == "initdb":
-            subprocess.run(["cp", "-a", target, original], check=True)
-        return done
+
+        def keep(original: Path) -> None:
+            real(server, name, *arguments, pass_fds=pass_fds).check_returncode()
+            shutil.move(target, original)
+
+        subprocess.run(["cp", "-a", made_once(tmp_path_factory, "cluster", keep), target], check=True)
+        if target.stat().st_uid != server.home.account.pw_uid:
+            for path in [target, *target.rglob("*")]:
+                server.home.own(path)
+        return Done([], 0, "", "")
 
     return tool
 
 
 @pytest.fixture
-def checkout(
-    make_checkout: Callable[..., Path], copied_clusters: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
-) -> Path:
-    """One empty checkout, for tests of what comes after initdb."""
+def without_initdb(copied_clusters: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what comes after initdb."""
     monkeypatch.setattr(embedded.Postgres, "tool", copied_clusters)
+
+
+@pytest.fixture
+def checkout(make_checkout: Callable[..., Path], without_initdb: None) -> Path:
+    """One empty checkout, where no cluster is made but by a process of its own."""
     return make_checkout()
 
 

@@ -25,6 +25,7 @@ from tests.support.processes import until
 as_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can act as two accounts or mount a small disk"
 )
+# These two skip in turn: a run as root and one as an ordinary user together try everything.
 not_root = pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
 
 
@@ -121,6 +122,7 @@ class TestStarting:
         embedded.start(checkout)
         assert pids(checkout) == before
 
+    @pytest.mark.usefixtures("without_initdb")
     def test_checkouts_do_not_meet(self, make_checkout):
         """Two checkouts have servers and data of their own."""
         one, other = make_checkout("one"), make_checkout("other")
@@ -229,7 +231,7 @@ class TestRecovery:
 @contextmanager
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
     """A process that has nothing to do with us."""
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    process = subprocess.Popen(["sleep", "600"])  # until it is killed, at the end of the block
     try:
         yield process
     finally:
@@ -365,7 +367,7 @@ class TestRefusals:
         if subprocess.run(
             ["mount", "-t", "tmpfs", "-o", "size=20m,mode=755", "hf", checkout], check=False
         ).returncode:
-            pytest.skip("this root may not mount")
+            pytest.skip("this root may not mount")  # as in a container without the capability
         try:
             with pytest.raises(EmbeddedError, match="No space left on device"):
                 embedded.start(checkout)

@@ -15,9 +15,9 @@ echo "$@" >>"$ASKED"
 case "$*" in
 *relay_events*)
     trap 'echo relay ended >>"$ASKED"; exit' TERM
-    while :; do sleep 0.05; done ;;
+    while :; do sleep 0.05; done ;; # until its signal comes
 *config.serve*)
-    until grep -q relay_events "$ASKED"; do sleep 0.05; done ;;
+    until grep -q relay_events "$ASKED"; do sleep 0.05; done ;; # both were begun
 esac
 """
 

@@ -11,11 +11,21 @@ from tests.docs.walkthrough import TUTORIAL, Step, steps_of, tutorial_reader
 @pytest.mark.timeout(300)
 def test_the_tutorial_does_what_it_says(wheel: Path, tmp_path: Path) -> None:
     """From an empty folder to a protected view and task, a look at the held lock and a test of it."""
-    slower = {"time.sleep(3)": "time.sleep(6)"}  # the two that must meet also meet on a busy machine
-    with tutorial_reader(wheel, tmp_path, replaced=slower) as reader:
+    # The two that must meet meet on a busy machine too: the first one works until the second was refused.
+    work = {
+        "time.sleep(3)  #": work_until(tmp_path / "Second-terminal.log", '" 409 '),
+        'time.sleep(3)\n    return f"captured': work_until(tmp_path / "Third-terminal.log", "s: None")
+        + '\n    return f"captured',
+    }
+    with tutorial_reader(wheel, tmp_path, replaced=work) as reader:
         for page in TUTORIAL:
             reader.follow(page.read_text())
         assert reader.typed > 15
+
+
+def work_until(log: Path, text: str) -> str:
+    """Return a statement that goes on until a terminal shows this."""
+    return f"while {text!r} not in open({str(log)!r}).read(): time.sleep(0.05)  #"
 
 
 def test_a_console_is_read_as_commands_and_outputs() -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
@@ -40,6 +38,7 @@ from tests.factories import OrderFactory, ProductFactory
 from tests.lab.interleaving import buyers, eventually
 from tests.orders.mortal import database_is_idle, mortals
 from tests.orders.shelf import receive
+from tests.support.warm import WarmProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Kind = OrderEvent.Kind
@@ -211,8 +210,7 @@ def test_a_process_that_dies_after_the_commit_loses_no_event(heard):
 
 
 RELAY = """
-import django, os, signal, sys
-django.setup()
+import os, signal, sys
 from inventory.hooks import installed
 from orders.events.relay import relay
 from orders.events.signals import order_placed
@@ -230,17 +228,11 @@ with installed(lambda name, **facts: name == sys.argv[1] and os.kill(os.getpid()
 def test_a_relay_that_is_killed_delivers_again(heard, stop, deliveries):
     """Killed before the delivery, or between delivery and mark: the event comes again, with the same id."""
     OrderFactory.create()
-    killed = subprocess.run(
-        [sys.executable, "-c", RELAY, stop],
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed = WarmProcess(["-c", RELAY, stop], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    said, complaint = killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGKILL, complaint
     event = OrderEvent.objects.get()
-    assert [int(line) for line in killed.stdout.split()] == [event.pk] * deliveries
+    assert [int(line) for line in said.split()] == [event.pk] * deliveries
     assert relay.relay_all() == 0, "its claim has not ended yet"
     let_claims_end()
     relay.relay_all()

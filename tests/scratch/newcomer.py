@@ -99,6 +99,9 @@ OWN = {  # what the project has without any lock
         print(sum(result.get(timeout=60) for result in [buy.delay(1) for _ in range(BUYERS)]))
         """,
 }
+OF_THIS_PROJECT = ("DJANGO", "PYTHON", "PYTEST")
+"""How the variables begin that a newcomer doesn't have."""
+
 LIMIT = 1.2
 """How many times the CPU seconds of tests without locks those with locks may take."""
 
@@ -143,7 +146,7 @@ class Newcomer:
         self.folder, self.python, self.database = folder, python, database
         self.redis, self.broker = redis, broker
         inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith(("DJANGO", "PYTHON"))
+            name: value for name, value in os.environ.items() if not name.startswith(OF_THIS_PROJECT)
         }
         self.environment = inherited | {"DJANGO_SETTINGS_MODULE": "shop.settings", "PYTHONPATH": path}
 
@@ -217,11 +220,22 @@ class Newcomer:
     def show(self) -> Iterator[Shown]:
         """Try everything."""
         self.make()
-        here = (self.python, self.folder, self.environment, 2)
-        with gunicorn(*here, "--threads", "4") as address:
+        yield from self.served_by_gunicorn()
+        yield from self.served_by_uvicorn()
+        yield from self.elsewhere()
+
+    def served_by_gunicorn(self) -> Iterator[Shown]:
+        """The ways in over HTTP, in two processes of four threads."""
+        with gunicorn(self.python, self.folder, self.environment, 2, "--threads", "4") as address:
             yield from self.over_http("gunicorn", address)
-        with uvicorn(*here) as address:
+
+    def served_by_uvicorn(self) -> Iterator[Shown]:
+        """The ways in over HTTP, in two processes with an event loop."""
+        with uvicorn(self.python, self.folder, self.environment, 2) as address:
             yield from self.over_http("uvicorn", address)
+
+    def elsewhere(self) -> Iterator[Shown]:
+        """A worker's task, a command, and the project's own tests."""
         yield self.attempt("Celery task", "a worker", self.by_celery)
         yield self.attempt("management command", "processes", self.by_command)
         yield self.locked_tests()
@@ -262,8 +276,13 @@ class Newcomer:
         with ThreadPoolExecutor(BUYERS) as buyers:
             return dict_of(buyers.map(lambda _: self.run("manage.py", "buy", "1").strip(), range(BUYERS)))
 
-    def locked_tests(self, tests: int = 200) -> Shown:
-        """200 tests of TestCase with locks in memory and without: the faster of some rounds each."""
+    def locked_tests(self) -> Shown:
+        """200 tests of TestCase with locks in memory and without: the faster of some rounds each.
+
+        One round is a look whether they pass, for which a few are enough: it measures nothing.
+        """
+        measured = self.rounds > 1
+        tests = 200 if measured else 20
         costs: dict[str, list[Cost]] = {}
         for name, wrapper in WRAPPERS.items():
             prepare(self.folder / name.replace(" ", "_"), wrapper, tests)
@@ -273,7 +292,6 @@ class Newcomer:
         bare, locked = (Cost(*map(min, zip(*each, strict=True))) for each in costs.values())
         elapsed, cpu = (after / before for after, before in zip(locked, bare, strict=True))
         found = f"{elapsed:.2f} x the time of tests without locks, {cpu:.2f} x their CPU seconds"
-        measured = self.rounds > 1  # one round is a look: on a busy machine it says nothing
         return Shown(f"{tests} locked tests", "pytest", found, cpu <= LIMIT or not measured)
 
     def time_suite(self, suite: str, tests: int) -> Cost:
