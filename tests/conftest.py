@@ -20,7 +20,7 @@ from tests.coordination import (
     zookeeper_location,
     zookeeper_settings,
 )
-from tests.emptying import deletes
+from tests.emptying import deletes, renew_connections
 from tests.grouping import Scheduling, place
 from tests.selection import pytest_addoption, pytest_configure
 from tests.serving import server
@@ -80,10 +80,12 @@ def quick_emptying() -> Iterator[None]:
     """Delete what a test committed; see `tests/emptying.py`."""
     from django.core.management.commands import flush
     from django.db.backends.postgresql.operations import DatabaseOperations
+    from django.test import TransactionTestCase
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DatabaseOperations, "sql_flush", deletes)
         patch.setattr(flush, "emit_post_migrate_signal", lambda *args, **kwargs: None)
+        patch.setattr(TransactionTestCase, "_should_reload_connections", renew_connections)
         yield
 
 

@@ -98,7 +98,7 @@ def test_a_long_wait_is_logged(caplog: Any, monkeypatch: pytest.MonkeyPatch) -> 
     """An acquisition is a matter of DEBUG, after five seconds of waiting one of INFO."""
     get_lock("a").acquire().release()
     assert levels(caplog) == []
-    monkeypatch.setattr("locking.core.lock.LONG_WAIT", 0.0)
+    monkeypatch.setattr("locking.signals.LONG_WAIT", 0.0)
     monkeypatch.setattr("locking.signals.LONG_WAIT", 0.0)
     with get_lock("a"):
         (record,) = logged(caplog)
