@@ -20,7 +20,7 @@ from tests.coordination import (
     zookeeper_location,
     zookeeper_settings,
 )
-from tests.emptying import deletes, renew_connections
+from tests.emptying import deletes, drops, renew_connections
 from tests.grouping import Scheduling, place
 from tests.selection import pytest_addoption, pytest_configure
 from tests.serving import server
@@ -79,12 +79,14 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
 def quick_emptying() -> Iterator[None]:
     """Delete what a test committed; see `tests/emptying.py`."""
     from django.core.management.commands import flush
+    from django.db.backends.postgresql.creation import DatabaseCreation
     from django.db.backends.postgresql.operations import DatabaseOperations
     from django.test import TransactionTestCase
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DatabaseOperations, "sql_flush", deletes)
         patch.setattr(flush, "emit_post_migrate_signal", lambda *args, **kwargs: None)
+        patch.setattr(DatabaseCreation, "_destroy_test_db", drops)
         patch.setattr(TransactionTestCase, "_should_reload_connections", renew_connections)
         yield
 

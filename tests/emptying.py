@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.postgresql.creation import DatabaseCreation
 from django.db.backends.postgresql.operations import DatabaseOperations
 from psycopg.pq import TransactionStatus
 
@@ -100,3 +101,9 @@ def _is_like_new(connection: BaseDatabaseWrapper) -> bool:
     except DatabaseError:
         return False
     return True
+
+
+def drops(creation: DatabaseCreation, name: str, verbosity: int) -> None:
+    """Stand in for `_destroy_test_db`: what a killed process had open may not have been noticed yet."""
+    with creation._nodb_cursor() as cursor:
+        cursor.execute(f"DROP DATABASE {creation.connection.ops.quote_name(name)} WITH (FORCE)")
