@@ -105,5 +105,5 @@ def _is_like_new(connection: BaseDatabaseWrapper) -> bool:
 
 def drops(creation: DatabaseCreation, name: str, verbosity: int) -> None:
     """Stand in for `_destroy_test_db`: what a killed process had open may not have been noticed yet."""
-    with creation._nodb_cursor() as cursor:
+    with creation._nodb_cursor() as cursor:  # type: ignore[attr-defined]
         cursor.execute(f"DROP DATABASE {creation.connection.ops.quote_name(name)} WITH (FORCE)")
