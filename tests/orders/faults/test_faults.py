@@ -93,12 +93,12 @@ def test_another_buyer_is_served_as_soon_as_the_servers_are(strategy, settings):
 
 def a_lost_commit_counts_as_none(patch) -> None:
     """A COMMIT without an answer is taken for one that wasn't made."""
-    patch.setattr(base, "_refused", lambda error: True)
+    patch.setattr(base, "was_refused", lambda error: True)
 
 
 def any_lost_connection_is_unknown(patch) -> None:
     """It doesn't count how far the work was."""
-    patch.setattr("orders.transactions._Progress.written", True)
+    patch.setattr("orders.transactions.Progress", type("Written", (base.Progress,), {"written": True}))
 
 
 def a_key_is_not_kept(patch) -> None:
