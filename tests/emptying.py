@@ -7,7 +7,7 @@ Django looks up every content type and permission again. That took longer than m
 from collections.abc import Sequence
 from typing import Any
 
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
+from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.postgresql.creation import DatabaseCreation
 from django.db.backends.postgresql.operations import DatabaseOperations
@@ -98,7 +98,7 @@ def _is_like_new(connection: BaseDatabaseWrapper) -> bool:
         with connection.wrap_database_errors:
             session.execute(LIKE_NEW)
         connection.init_connection_state()
-    except DatabaseError:
+    except Error:
         return False
     return True
 
