@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from orders.lab.race.worker_pool import WorkerGroup
+from orders.lab.race import worker_pool
 from tests.lab.interleaving import close_idle_connections
 from tests.support.warm import WarmProcess
 
@@ -29,20 +31,10 @@ def started_afresh() -> None:
 def forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork the workers of races from a process that has loaded the shop already."""
 
-    def fork(group: WorkerGroup, far_ends: Sequence[Connection]) -> WarmProcess:
-        numbers = [far.fileno() for far in far_ends]
-        try:
-            return WarmProcess(
-                ["-m", "orders.lab.race.worker"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                pass_fds=numbers,
-            )
-        finally:
-            for far in far_ends:
-                far.close()
+    def fork(command: list[str], cwd: Path, **options: Any) -> WarmProcess:
+        arguments = command[1 : -len(options["pass_fds"])]  # without the interpreter and their numbers here
+        return WarmProcess(arguments, **options)
 
     if "started_afresh" not in request.fixturenames:
-        monkeypatch.setattr(WorkerGroup, "_start", fork)
+        forking = SimpleNamespace(**vars(subprocess) | {"Popen": fork})
+        monkeypatch.setattr(worker_pool, "subprocess", forking)
