@@ -18,11 +18,6 @@ pytestmark = pytest.mark.whole
 UNITS, PROCESSES, BUYERS = 20, 4, 50
 
 
-@pytest.fixture(autouse=True)
-def _settings_for_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.stock.settings")
-
-
 def processes(database: str, strategy: str, cart: dict[str, int], kill_at: str) -> list[Buyers]:
     """Return the race's processes; the last one is killed."""
     found = database_settings(database)
