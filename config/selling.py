@@ -7,7 +7,7 @@ from typing import Any, Final
 
 
 def _locked(lock: str, **options: Any) -> dict[str, Any]:
-    return {"STRATEGY": "locked", "OPTIONS": {"LOCK": lock, **options}}
+    return {"STRATEGY": "locked", "OPTIONS": {"LOCK": lock, "SHARED_CONNECTION": True, **options}}
 
 
 STRATEGIES: Final[dict[str, dict[str, Any]]] = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from contextlib import ExitStack
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from inventory.conf import AliasSettings
 from inventory.exceptions import Busy
 from inventory.hooks import reach
+from inventory.leading_connection import LeadingConnection
 from inventory.lines import Line
 from inventory.strategies.base import Sale, Strategy
 
@@ -30,31 +32,37 @@ class Locked(Strategy):
         Two requests to the lock server around each sale; refused buyers wait in the queue, too.
 
     Options:
-        lock: alias of `LOCKING`. fenced: check the fencing token in the database.
+        lock: alias of `LOCKING`. fenced: check the fencing token in the database. shared_connection: who
+        holds a lock sells over one connection that the process keeps for them, where connections are kept
+        (`CONN_MAX_AGE`, PostgreSQL); docs/adr/0037 has what that brings.
     """
 
     name: ClassVar[str] = "locked"
 
-    def __init__(self, settings: AliasSettings, lock: str = "default", fenced: bool = False) -> None:
+    def __init__(
+        self, settings: AliasSettings, lock: str = "default", fenced: bool = False,
+        shared_connection: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(settings)
         self.lock, self.fenced = lock, fenced
+        self._leading = LeadingConnection(settings.database) if shared_connection else None
 
     def sell(self, sale: Sale) -> None:
         """Lock, BEGIN, take, write, COMMIT, unlock."""
-        from locking import LockLost, LockNotAcquired, StaleFencingToken, locked_transaction
+        from locking import LockLost, LockNotAcquired, StaleFencingToken, get_lock, locked_transaction
 
+        names = [*map(lock_name, sale.lines)]
+        options: Any = {"backend": self.lock, "wait": sale.wait, "fenced": self.fenced}
+        options["guarded"] = True  # the statement that takes units checks again
         reach("waiting")
         try:
-            with locked_transaction(
-                *map(lock_name, sale.lines),
-                using=sale.using,
-                backend=self.lock,
-                wait=sale.wait,
-                fenced=self.fenced,
-                guarded=True,  # the statement that takes units checks again
-            ):
-                reach("locked")
-                sale.in_transaction()
+            with ExitStack() as held:
+                if self._leading and (lock := get_lock(*names, **options)).transaction_on is None:
+                    held.enter_context(lock)  # the turn on the connection is for who needn't wait any more
+                    held.enter_context(self._leading.in_use())
+                with locked_transaction(*names, using=sale.using, **options):
+                    reach("locked")
+                    sale.in_transaction()
         except LockNotAcquired as error:
             raise Busy(str(error), retry_after=error.retry_after or 1.0) from error
         except (LockLost, StaleFencingToken) as error:  # raised before the commit only: nothing was sold

@@ -106,16 +106,9 @@ def checkout_reserved(
         ReservationGone: it expired, was released or sold. PriceChanged: it stays reserved. And as `place`.
     """
     made = reservations.find(reservation)
-    receipt = Receipt(
-        made.lines,
-        "reservation",
-        customer or made.customer,
-        settings.PAYMENT_WINDOW or None,
-        key,
-        scope,
-        (made.total, made.currency) if expected_total is None else (expected_total, ""),
-        promised=True,
-    )
+    buyer, window = customer or made.customer, settings.PAYMENT_WINDOW or None
+    agreed = (made.total, made.currency) if expected_total is None else (expected_total, "")
+    receipt = Receipt(made.lines, "reservation", buyer, window, key, scope, agreed, promised=True)
     stock.held(reservation).sell(cause=receipt.cause, write=lambda lines: write_orders([receipt]))
     return receipt
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,6 +13,9 @@ from django.db import connection, connections
 from inventory import DatabaseUnavailable, SoldOut, Stock, leading_connection, stock
 from inventory.leading_connection import LeadingConnection
 from inventory.strategies.combined import Combined
+from inventory.strategies.locked import Locked
+from locking import get_lock
+from locking.core.waits import waiters
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,19 +43,19 @@ def in_a_thread(work: Callable[[], object]) -> object:
     return result[0]
 
 
-@pytest.fixture
-def combined() -> Iterator[Stock]:
+@pytest.fixture(params=[Combined, Locked])
+def selling(request) -> Iterator[Stock]:
     """Stock whose leaders share a connection, which is closed at the end."""
-    selling = Stock(strategy="combined")
-    selling.strategy = Combined(selling.settings, shared_connection=True)
+    selling = Stock(strategy=request.param.name)
+    selling.strategy = request.param(selling.settings, shared_connection=True)
     yield selling
     shared_by(selling)._shared.close()
 
 
 def shared_by(selling: Stock) -> LeadingConnection:
-    """Return what the leaders of `combined` share."""
+    """Return what the leaders share."""
     strategy = selling.strategy
-    assert isinstance(strategy, Combined)
+    assert isinstance(strategy, Combined | Locked)
     assert strategy._leading is not None
     return strategy._leading
 
@@ -70,31 +74,32 @@ def sell(selling: Stock, cause: str, quantity: int = 1) -> int:
 
 
 @pytest.mark.usefixtures("kept")
-def test_all_threads_lead_over_one_connection_and_have_their_own_again(combined):
+def test_all_threads_lead_over_one_connection_and_have_their_own_again(selling):
     """One backend of PostgreSQL serves every batch; around it each thread has its own."""
     stock.receive("mug", 3, cause="delivery")
-    own, led = backend(), sell(combined, "1")
-    assert in_a_thread(lambda: sell(combined, "2")) == led != own
+    own, led = backend(), sell(selling, "1")
+    assert in_a_thread(lambda: sell(selling, "2")) == led != own
     assert backend() == own
 
 
+@pytest.mark.parametrize("strategy", [Combined, Locked])
 @pytest.mark.parametrize("shared_connection", [True, False])
-def test_without_kept_connections_each_leads_over_its_own(shared_connection):
+def test_without_kept_connections_each_leads_over_its_own(shared_connection, strategy):
     """What ends with its request can't be shared by several."""
-    selling = Stock(strategy="combined")
-    selling.strategy = Combined(selling.settings, shared_connection=shared_connection)
+    selling = Stock(strategy=strategy.name)
+    selling.strategy = strategy(selling.settings, shared_connection=shared_connection)
     stock.receive("mug", 3, cause="delivery")
     assert sell(selling, "1") == backend()
     assert in_a_thread(lambda: sell(selling, "2")) != backend()
 
 
 @pytest.mark.usefixtures("kept")
-def test_it_is_left_idle(combined):
+def test_it_is_left_idle(selling):
     """Sold or refused: no transaction stays open on it, and the thread's own connection is back."""
     stock.receive("mug", 1, cause="delivery")
-    own, led = backend(), sell(combined, "1")
+    own, led = backend(), sell(selling, "1")
     with pytest.raises(SoldOut):
-        sell(combined, "2")
+        sell(selling, "2")
     assert backend() == own
     with connection.cursor() as cursor:
         cursor.execute("SELECT state FROM pg_stat_activity WHERE pid = %s", [led])
@@ -108,33 +113,52 @@ def end(backend_pid: int) -> None:
 
 
 @pytest.mark.usefixtures("kept")
-def test_one_that_the_server_has_ended_is_replaced(combined):
+def test_one_that_the_server_has_ended_is_replaced(selling):
     """As after a restart of PostgreSQL: the next sale finds out before it begins."""
     stock.receive("mug", 3, cause="delivery")
-    led = sell(combined, "1")
+    led = sell(selling, "1")
     end(led)
-    assert sell(combined, "2") != led
+    assert sell(selling, "2") != led
     assert stock.available("mug") == 1
 
 
 @pytest.mark.usefixtures("kept")
-def test_without_a_look_at_the_socket_a_sale_fails(combined, monkeypatch):
+def test_without_a_look_at_the_socket_a_sale_fails(selling, monkeypatch):
     """The mutant takes every kept connection for a living one; nothing is sold."""
     stock.receive("mug", 3, cause="delivery")
-    end(sell(combined, "1"))
+    end(sell(selling, "1"))
     monkeypatch.setattr(leading_connection, "is_silent", lambda connection: True)
     with pytest.raises(DatabaseUnavailable):
-        sell(combined, "2")
+        sell(selling, "2")
     assert stock.available("mug") == 2
 
 
 @pytest.mark.usefixtures("kept")
-def test_a_childs_leaders_use_one_of_their_own(combined):
+def test_a_childs_leaders_use_one_of_their_own(selling):
     """Two processes on one connection would read each other's answers."""
     stock.receive("mug", 3, cause="delivery")
-    led = sell(combined, "1")
-    parents, shared = shared_by(combined)._shared, shared_by(combined)
+    led = sell(selling, "1")
+    parents, shared = shared_by(selling)._shared, shared_by(selling)
     shared._opened_by = os.getppid()  # what a child finds after a fork
-    assert sell(combined, "2") != led
+    assert sell(selling, "2") != led
     assert parents.connection is not None, "the parent goes on with its own"
     parents.close()
+
+
+@pytest.mark.usefixtures("kept")
+def test_who_waits_for_a_lock_has_no_turn_yet():
+    """Another item's holder sells over the shared connection meanwhile."""
+    selling = Stock(strategy="locked")
+    selling.strategy = Locked(selling.settings, shared_connection=True)
+    stock.receive("mug", 1, cause="mugs")
+    stock.receive("pen", 2, cause="pens")
+    led = int(selling.sell({"pen": 1}, cause="1", write=lambda lines: backend()))
+    with get_lock("inventory:mug"):
+        waiter = threading.Thread(target=in_a_thread, args=[lambda: sell(selling, "2")], daemon=True)
+        waiter.start()
+        while not waiters.total:
+            time.sleep(0.001)  # until it waits
+        assert led == selling.sell({"pen": 1}, cause="3", write=lambda lines: backend())
+    waiter.join()
+    assert stock.available("mug") == 0
+    shared_by(selling)._shared.close()
