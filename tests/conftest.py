@@ -24,11 +24,12 @@ from tests.emptying import deletes, drops, renew_connections
 from tests.grouping import Scheduling, place
 from tests.selection import pytest_addoption, pytest_configure
 from tests.serving import server
+from tests.support.garbage import pytest_collection
 from tests.wheels import wheel, wheel_environment
 
 __all__ = [
-    "etcd_location", "etcd_settings", "pytest_addoption", "pytest_configure", "redlock_location", "server",
-    "wheel", "wheel_environment", "zookeeper_location", "zookeeper_settings",
+    "etcd_location", "etcd_settings", "pytest_addoption", "pytest_collection", "pytest_configure",
+    "redlock_location", "server", "wheel", "wheel_environment", "zookeeper_location", "zookeeper_settings",
 ]  # fmt: skip
 
 # Strategies whose locks need a server that isn't always there: its variable, and the fixture that starts one.

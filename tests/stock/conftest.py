@@ -10,6 +10,9 @@ import pytest
 
 from inventory import Stock
 from tests.locking.support.mariadb import MISSING, programs, running_mariadb
+from tests.support.garbage import pytest_collection
+
+__all__ = ["pytest_collection"]
 
 DATABASES = ("default", "mariadb", "sqlite")
 

@@ -6,6 +6,7 @@ process ends as any interpreter does: `atexit`, threads and finalizers included.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -226,4 +227,5 @@ if __name__ == "__main__":
     import django
 
     django.setup()
+    gc.freeze()  # a forked process would copy what its garbage collector walks through
     run(forked(socket.socket(fileno=int(sys.argv[1]))))
