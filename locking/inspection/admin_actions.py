@@ -35,15 +35,10 @@ UNCONFIRMED: Final = "not confirmed: the backend's answer is missing, so it may 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of an admin action.
+    """The result of an admin action."""
 
-    Attributes:
-        done: whether the owner still held the lock, so that there was something to do.
-        event: its audit row.
-    """
-
-    done: bool
-    event: LockEvent
+    done: bool  #: whether the owner still held the lock, so that there was something to do
+    event: LockEvent  #: its audit row
 
 
 def force_release(

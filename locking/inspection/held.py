@@ -45,35 +45,23 @@ MOST_SEARCHED: Final = 5000  # rows that a search looks at, the oldest first
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a backend's locks are missing from a list.
+    """Why a backend's locks are missing from a list."""
 
-    Attributes:
-        backend: its alias.
-        unsupported: it can't list at all; otherwise it didn't answer, or answered with an error.
-        message: what it said.
-    """
-
-    backend: str
-    unsupported: bool
-    message: str
+    backend: str  #: its alias
+    unsupported: bool  #: it can't list at all; otherwise it didn't answer, or answered with an error
+    message: str  #: what it said
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of what is held, the oldest first.
+    """A page of what is held, the oldest first."""
 
-    Attributes:
-        rows: the holds.
-        total: how many there are in all, as far as they were looked at; without filters an estimate, for what
-            ended by itself is counted until it is met.
-        searched_all: False when a search ended before it had looked at everything.
-        problems: the backends that couldn't tell.
-    """
-
-    rows: list[HeldLock]
+    rows: list[HeldLock]  #: the holds
+    #: how many there are in all, as far as they were looked at; without filters an estimate, for what ended
+    #: by itself is counted until it is met
     total: int
-    searched_all: bool = True
-    problems: list[Problem] = dataclasses.field(default_factory=list)
+    searched_all: bool = True  #: False when a search ended before it had looked at everything
+    problems: list[Problem] = dataclasses.field(default_factory=list)  #: the backends that couldn't tell
 
     @property
     def complete(self) -> bool:
@@ -101,11 +89,6 @@ class Filter:
     kind: str = ""
     host: str = ""
     older_than: float = 0.0
-
-    @property
-    def needs_search(self) -> bool:
-        """Whether rows must be looked at one by one; a prefix is found by the backend."""
-        return self != Filter(prefix=self.prefix)
 
     def is_too_young(self, hold: HeldLock) -> bool:
         """Whether it hasn't been held for long enough, or for an unknown time."""
@@ -169,7 +152,7 @@ def held_locks(
         page = _searched(looks, wanted, 0, MOST_SEARCHED)
         rows = sorted(page.rows, key=lambda hold: -(hold.waiter_count or 0))
         return dataclasses.replace(page, rows=rows[offset : offset + limit])
-    if len(looks) == 1 and not wanted.needs_search:
+    if len(looks) == 1 and wanted == Filter(prefix):  # which the backend finds; else row by row
         page = looks[0].page(prefix, offset, limit)
     else:
         page = _searched(looks, wanted, offset, limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -64,30 +65,28 @@ def wait_trees(waiting: Sequence[Waiter]) -> list[WaitNode]:
     holds = holds_wanted_by(waiting)
     edges = waits_for(waiting, holds)
     circles = in_circles(edges)
-    known = {each.id: each for each in waiting}
-    behind: dict[str, list[str]] = {each: [] for each in known}
-    for waiter, holders in edges.items():
-        for holder in holders:
-            behind[holder].append(waiter)
+    behind = defaultdict[str, list[Waiter]](list)
+    for each in waiting:
+        for holder in edges[each.id]:
+            behind[holder].append(each)
     shown: set[str] = set()
 
-    def tree(waiter: str) -> WaitNode:
-        node = WaitNode(known[waiter], deadlocked=waiter in circles, again=waiter in shown)
+    def tree(waiter: Waiter) -> WaitNode:
+        node = WaitNode(waiter, deadlocked=waiter.id in circles, again=waiter.id in shown)
         if not node.again:
-            shown.add(waiter)
-            node.behind = [tree(each) for each in behind[waiter]]
+            shown.add(waiter.id)
+            node.behind = [tree(each) for each in behind[waiter.id]]
         return node
 
-    trees = [tree(each.id) for each in waiting if each.id in circles and each.id not in shown]
-    below: dict[tuple[str, str], list[WaitNode]] = {}  # a holder that waits for nothing
+    trees = [tree(each) for each in waiting if each.id in circles and each.id not in shown]
+    below = defaultdict[tuple[str, str], list[WaitNode]](list)  # a holder that waits for nothing
     for each in waiting:
         if not edges[each.id]:
-            below.setdefault((each.backend, each.key), []).append(tree(each.id))
+            below[each.backend, each.key].append(tree(each))
     roots: list[WaitNode] = []
     for lock, nodes in below.items():
         roots += [WaitNode(None, tuple(holds[lock]), behind=nodes)] if holds[lock] else nodes
-    trees += sorted(roots, key=lambda root: (-root.blocked, -root.longest))
-    return trees + [tree(each.id) for each in waiting if each.id not in shown]
+    return trees + sorted(roots, key=lambda root: (-root.blocked, -root.longest))
 
 
 def holds_wanted_by(waiting: Iterable[Waiter]) -> Holds:
