@@ -149,8 +149,7 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         _require(self.has_view_permission(request))
         try:
             offset, limit = int(request.GET.get("offset", 0)), int(request.GET.get("limit", 50))
-            search = request.GET.get("q", "")
-            page = page_of(request.GET, search=search, offset=offset, limit=min(limit, MOST_AS_JSON))
+            page = page_of(request.GET, offset=offset, limit=min(limit, MOST_AS_JSON))
         except ValueError as error:
             return JsonResponse({"error": str(error)}, status=400)
         return JsonResponse(page.as_dict())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
+from functools import partial
 from itertools import takewhile
 from operator import attrgetter
 from typing import Any, ClassVar, Final
@@ -26,10 +27,7 @@ from locking.inspection.columns import HeldLock as Hold
 from locking.inspection.held import Filter, Page, find_hold, held_locks
 from locking.models import HeldLock
 
-
-def signer() -> Signer:
-    """Return what signs the address of a hold, so that it names nothing but what a page has shown."""
-    return Signer(salt="locking.heldlock")
+signer: Final = partial(Signer, salt="locking.heldlock")  # an address names nothing but what a page has shown
 
 
 def as_row(hold: Hold) -> HeldLock:
@@ -129,12 +127,12 @@ FILTERS: Final = (
 )
 
 
-def page_of(params: Any, *, search: str, offset: int, limit: int, order: str = "age") -> Page:
+def page_of(params: Any, *, offset: int, limit: int, order: str = "age") -> Page:
     """Return the page that these parameters of an address ask for; ValueError: one of them can't be."""
     given = {each.name: params[each.name] for each in fields(Filter) if params.get(each.name)}
+    given |= {"search": params.get("q", ""), "older_than": float(params.get("older_than") or 0)}
     alias, order = params.get("backend") or None, params.get("order") or order
     try:
-        given |= {"search": search, "older_than": float(params.get("older_than") or 0)}
         return held_locks(alias, **given, offset=offset, limit=limit, order=order)
     except (InvalidLockBackend, LockError) as error:
         raise ValueError(str(error)) from error
@@ -175,7 +173,7 @@ class HeldChangeList(ChangeList):
     def _asked(self, number: int) -> Page:
         limit = self.list_per_page
         self.page_num, offset = number, (number - 1) * limit
-        return page_of(self.params, search=self.query, offset=offset, limit=limit, order="contention")
+        return page_of(self.params, offset=offset, limit=limit, order="contention")
 
     @property
     def is_narrowed(self) -> bool:

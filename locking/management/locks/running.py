@@ -21,7 +21,7 @@ from typing import Final
 from locking.core.lease import Lease
 from locking.core.lock import get_lock
 from locking.exceptions import BackendError, LockError, LockLost, LockNotAcquired
-from locking.keys.names import Unset, check_wait
+from locking.keys.names import Unset
 
 CONTENDED: Final = 75  # exit status when others have the lock: EX_TEMPFAIL of sysexits.h, *try again later*
 UNAVAILABLE: Final = 69  # when the backend doesn't answer: EX_UNAVAILABLE
@@ -50,8 +50,6 @@ class Job:
     on_conflict: int = CONTENDED  # exit status when others have the lock
 
     def __post_init__(self) -> None:
-        if self.grace is not None:
-            check_wait(self.grace, source="grace")
         if not 0 <= self.on_conflict <= 255:
             raise ValueError(f"on_conflict must be an exit status from 0 to 255, not {self.on_conflict}")
         if not hasattr(os, "killpg"):

@@ -145,8 +145,9 @@ def test_a_backend_that_does_not_answer_is_reported(backend_down):
     ("arguments", "message"),
     [
         (["list", "--backend", "nosuch"], "LOCKING has no alias 'nosuch'"),
-        (["list", "--longer-than", "soon"], "'soon' is not a number of seconds"),
-        (["list", "--limit", "-1"], "'-1' is not a whole number"),
+        (["list", "--longer-than", "soon"], "--longer-than: invalid seconds value: 'soon'"),
+        (["list", "--limit", "-1"], "limit and older_than can't be negative: 0, -1"),
+        (["list", "--limit", "some"], "--limit: invalid int value: 'some'"),
         (["list", "--state", "odd"], "invalid choice: 'odd'"),
         (["release", "a"], "--reason"),
         (["run", "a", "--wait", "3", "--", "true"], "--wait must come before the name"),
