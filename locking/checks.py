@@ -31,32 +31,30 @@ UNUSABLE: Final = (ImproperlyConfigured, InvalidLockBackend)
 """What an alias raises whose backend can't be made, or that isn't there."""
 
 HINTS: Final = {
-    "locking.E001": f"Each alias takes {', '.join(DEFAULTS)}.",
-    "locking.E002": "Add the alias to LOCKING, or name one that it has.",
-    "locking.E003": "Give seconds above 0, or None: a TTL of 10 s kept alive by the watchdog.",
-    "locking.E004": "Correct this entry of LOCKING, or install the package that the backend needs.",
-    "locking.E005": "Correct using=, or add the database.",
-    "locking.E006": "Put @method_decorator(distributed_lock(…), name='dispatch') on the class, or take the"
+    "E001": f"Each alias takes {', '.join(DEFAULTS)}.",
+    "E002": "Add the alias to LOCKING, or name one that it has.",
+    "E003": "Give seconds above 0, or None: a TTL of 10 s kept alive by the watchdog.",
+    "E004": "Correct this entry of LOCKING, or install the package that the backend needs.",
+    "E005": "Correct using=, or add the database.",
+    "E006": "Put @method_decorator(distributed_lock(…), name='dispatch') on the class, or take the"
     " view out of ATOMIC_REQUESTS with Django's transaction.non_atomic_requests.",
-    "locking.E007": "Name the database too: @distributed_lock(…, using=[…]).",
-    "locking.E008": "Leave fenced out, or use a backend that mints tokens and PostgreSQL, MariaDB, MySQL or"
-    " SQLite.",
-    "locking.E010": "Name an absolute path, or None to leave it out.",
-    "locking.E011": "Decorate changeform_view or delete_view instead.",
-    "locking.E012": "Write the name as the URLconf has it, or give a default.",
-    "locking.W001": "Use it in tests; in production take a backend that all processes share, such as Redis.",
-    "locking.W002": "A row lock protects nothing there: use fenced=True or a conditional UPDATE, or"
-    " PostgreSQL.",
-    "locking.W003": "Set OPTIONS['isolation_level'] to 'read committed' (Django's default), unless the"
+    "E007": "Name the database too: @distributed_lock(…, using=[…]).",
+    "E008": "Leave fenced out, or use a backend that mints tokens and PostgreSQL, MariaDB, MySQL or SQLite.",
+    "E010": "Name an absolute path, or None to leave it out.",
+    "E011": "Decorate changeform_view or delete_view instead.",
+    "E012": "Write the name as the URLconf has it, or give a default.",
+    "W001": "Use it in tests; in production take a backend that all processes share, such as Redis.",
+    "W002": "A row lock protects nothing there: use fenced=True or a conditional UPDATE, or PostgreSQL.",
+    "W003": "Set OPTIONS['isolation_level'] to 'read committed' (Django's default), unless the"
     " server is MariaDB with innodb_snapshot_isolation=ON: any other refuses the call.",
-    "locking.W006": f"Give it more than {LONGEST_COUNTDOWN:g} s, and more than the longest task takes.",
+    "W006": f"Give it more than {LONGEST_COUNTDOWN:g} s, and more than the longest task takes.",
 }
 
 
 def _message(number: str, text: str) -> CheckMessage:
     kind = Error if number.startswith("E") else Warning
     ended = text if text.endswith((".", "?")) else f"{text}."
-    return kind(ended, hint=HINTS[f"locking.{number}"], id=f"locking.{number}")
+    return kind(ended, hint=HINTS[number], id=f"locking.{number}")
 
 
 # --- the setting ------------------------------------------------------------------------------------------
@@ -91,11 +89,10 @@ def _check_alias(alias: str, raw: Any) -> Iterator[CheckMessage]:
         for key in ("TTL", "WATCHDOG_TTL"):
             if given.get(key) is not None:
                 check_ttl(given[key], source=key)
+        read_alias(alias, raw)
     except ValueError as error:
         yield _message("E003", f"LOCKING[{alias!r}]: {error}.")
         return
-    try:
-        read_alias(alias, raw)
     except ImproperlyConfigured as error:
         yield _message("E001", str(error))
         return
@@ -144,22 +141,30 @@ def _sorted(messages: Iterable[CheckMessage]) -> list[CheckMessage]:
 
 @register("locking")
 def check_decorated(**_: Any) -> list[CheckMessage]:
-    """Check the aliases of `LOCKING` and `DATABASES` that decorators name, and that tokens can be checked.
-
-    Where it can't, each call of a fenced function is refused.
-    """
-    return _sorted(m for each in _decorated() for m in (*_check_options(each), *_check_fence(each)))
+    """Check the aliases of `LOCKING` and `DATABASES` that decorators name, and that tokens can be checked."""
+    return _sorted(message for function in _decorated() for message in _check_decorated(function))
 
 
-def _check_options(function: Any) -> Iterator[CheckMessage]:
+def _check_decorated(function: Any) -> Iterator[CheckMessage]:
     options: Options = function.lock_options
     path = dotted_path(function)
-    with suppress(ImproperlyConfigured):  # LOCKING can't be read: E001 says why
+    with suppress(*UNUSABLE):  # E001 or E004 says why
         if options.backend not in locks:
             yield _message("E002", f"{path} is locked on {options.backend!r}, which LOCKING doesn't have.")
+        elif options.fenced and not locks[options.backend].supports_fencing:
+            yield _message("E008", f"{path} is fenced, but the backend {options.backend!r} mints no tokens.")
     for alias in sorted(_using(options)):
         if alias not in connections.settings:
             yield _message("E005", f"{path} commits on the database {alias!r}, which DATABASES doesn't have.")
+        elif options.fenced:
+            vendor = connections[alias].vendor
+            # MySQL's own default is what it is left to by None.
+            level = connections[alias].settings_dict["OPTIONS"].get("isolation_level", "read committed")
+            if vendor not in VENDORS:
+                yield _message("E008", f"{path} is fenced, but the database {alias!r} can't check a token.")
+            elif vendor == "mysql" and (level or SNAPSHOTS).replace("-", " ").lower() == SNAPSHOTS:
+                text = f"{path} is fenced, but the database {alias!r} runs at REPEATABLE READ."
+                yield _message("W003", text)
 
 
 @register("locking")
@@ -180,24 +185,6 @@ def _check_key(view: Any, names: set[str]) -> Iterator[CheckMessage]:
                 known = ", ".join(sorted(names)) or "none"
                 text += f"argument {value.name!r}; it has {known}{template.advice(value, names)}"
                 yield _message("E012", text)
-
-
-def _check_fence(function: Any) -> Iterator[CheckMessage]:
-    options: Options = function.lock_options
-    if not options.fenced:
-        return
-    path = dotted_path(function)
-    with suppress(*UNUSABLE):  # E002 or E004 says why
-        if not locks[options.backend].supports_fencing:
-            yield _message("E008", f"{path} is fenced, but the backend {options.backend!r} mints no tokens.")
-    for alias in sorted(_using(options) & set(connections.settings)):
-        vendor = connections[alias].vendor
-        # MySQL's own default is what it is left to by None.
-        level = connections[alias].settings_dict["OPTIONS"].get("isolation_level", "read committed")
-        if vendor not in VENDORS:
-            yield _message("E008", f"{path} is fenced, but the database {alias!r} can't check a token.")
-        elif vendor == "mysql" and (level or SNAPSHOTS).replace("-", " ").lower() == SNAPSHOTS:
-            yield _message("W003", f"{path} is fenced, but the database {alias!r} runs at REPEATABLE READ.")
 
 
 @register("locking")

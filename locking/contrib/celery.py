@@ -253,8 +253,7 @@ class QueueSlot:
         assert isinstance(lock, SingleLock)
         lock.act_for(self.client_id, take_over=take_over)
         lock._new_owner = self._new_owner  # the task's id can be read from it
-        held_as = self._held_as()
-        if held_as is not None:
+        if (held_as := self._held_as()) is not None:
             lock.act_as(held_as)
         return lock
 
@@ -272,8 +271,7 @@ class QueueSlot:
 
     def give_up(self) -> None:
         """Release the lock, whichever of this task's processes has it."""
-        held_as = self._held_as()
-        if held_as is not None:
+        if (held_as := self._held_as()) is not None:
             self.backend.release(self.key, held_as)
 
 

@@ -304,7 +304,7 @@ def _page_of(options: dict[str, Any], order: str = "age") -> Page:
 
 
 def _status_of(page: Page) -> int:
-    """A backend that doesn't answer is a failure, one that can't list is none; a short search is no success."""
+    """A backend that doesn't answer is a failure, one that can't list none; a short search is no success."""
     if any(not problem.unsupported for problem in page.problems):
         return running.UNAVAILABLE
     return 0 if page.searched_all else NO
