@@ -20,6 +20,7 @@ requests); A. K. Elmagarmid, "A Survey of Distributed Deadlock Detection Algorit
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Callable, Collection
 from functools import cache
@@ -108,7 +109,7 @@ def waiter_with(hold: Hold) -> held.Waiter | None:
     presence = engine.heartbeats([client]).get(client) if isinstance(engine, Heartbeats) else None
     if presence is None or (presence.silent or 0.0) > FRESH:
         return None
-    return next((each for each in held.waiters_of(held.read(presence)) if hold in each.owners), None)
+    return next((each for each in held.waiters_of(json.loads(presence.text)) if hold in each.owners), None)
 
 
 def holders_of(wait: held.Waiter) -> Collection[str]:

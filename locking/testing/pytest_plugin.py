@@ -17,7 +17,7 @@ import pytest
 from django.conf import settings
 from django.test import override_settings
 
-from locking.testing.tools import forget_locks, isolate_locks, override_locks
+from locking.testing import forget_locks, isolate_locks, override_locks
 
 SETTING: Final = "locks_in_tests"
 MARKER: Final = "locks"

@@ -21,8 +21,7 @@ from locking.core.kinds import LABELS
 from locking.exceptions import BackendError, LockError
 from locking.inspection.admin_actions import force_release
 from locking.inspection.columns import STATES, HeldLock, visible
-from locking.inspection.held import Page, Problem, held_locks, known_waiters
-from locking.inspection.waiting import wait_trees
+from locking.inspection.held import Page, Problem, held_locks, known_waiters, wait_trees
 from locking.keys.names import UNSET, check_wait
 from locking.management.locks import output, running
 

@@ -16,8 +16,7 @@ from django.db import DatabaseError
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.exceptions import LockNotSupported
 from locking.inspection.columns import COLUMNS, Column, HeldLock, duration, facts, shortened, visible
-from locking.inspection.held import Problem, holds_of
-from locking.inspection.waiting import WaitNode
+from locking.inspection.held import Problem, WaitNode, holds_of
 from locking.keys.names import check_name
 from locking.models import Fence, LockEvent
 from locking.utils.databases import fence_name
