@@ -323,9 +323,14 @@ class Postgres(Server):
             part.rename(self.data)
         for stale in (self.data / "postmaster.pid", *self.home.path.glob(".s.PGSQL.*")):
             stale.unlink(missing_ok=True)  # no process works in the data folder
-        settings = {**self.settings, "unix_socket_directories": str(self.home.path)}  # they are in no file
-        options = shlex.join(f"--{name}={value}" for name, value in settings.items())
-        return self.tool("pg_ctl", "start", "-w", "-D", self.data.name, "-l", self.log.name, "-o", options)
+        start = ("start", "-w", "-D", self.data.name, "-l", self.log.name, "-o", self.options)
+        return self.tool("pg_ctl", *start)
+
+    @property
+    def options(self) -> str:
+        """Its settings as `pg_ctl -o` takes them: they are in no file."""
+        settings = {**self.settings, "unix_socket_directories": str(self.home.path)}
+        return shlex.join(f"--{name}={value}" for name, value in settings.items())
 
     def tool(self, name: str, *arguments: str, pass_fds: tuple[int, ...] = ()) -> Done:
         """Run one of PostgreSQL's programs in the home, as the servers' account."""

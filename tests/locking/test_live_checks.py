@@ -353,10 +353,12 @@ def test_each_id_tells_how_bad_it_is():
         *live_checks.OF_ANOTHER_BACKEND
     ]
     assert len(ids) == len(set(ids))
-    for verdict, letter in {"error": "E", "warning": "W", "unknown": "I"}.items():
+    verdicts: tuple[tuple[Any, str], ...] = (("error", "E"), ("warning", "W"), ("unknown", "I"))
+    for verdict, letter in verdicts:
         for subject, given in {**live_checks.IDS, "quorum": ()}.items():
             message = live_checks._message("LOCKING['default']", Finding(subject, verdict, "", ""))
             (own,) = [each for each in given if each[0] == letter] or [f"{letter}299"]
+            assert message is not None
             assert (message.id, type(message).__name__[0]) == (f"locking.{own}", letter)
 
 
