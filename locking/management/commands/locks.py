@@ -140,13 +140,22 @@ class Command(BaseCommand):
             sys.exit(status)
 
     def _do_list(self, options: dict[str, Any]) -> int:
-        page = _page_of(options)
-        if options["json"]:
-            self._print_json(page.as_dict())
-        else:
-            output.print_table(self.stdout, output.cells_of(page.rows), self.style)
-            self._print_rest(page, options)
+        redraw, order = options["verb"] != "list", "waiters" if options["verb"] == "top" else "age"
+        for number in count(1):
+            page = _page_of(options, order)
+            if options["json"]:
+                self._print_json(page.as_dict())
+            else:
+                cells = output.cells_of(page.rows, page.problems if redraw else ())
+                output.print_table(self.stdout, cells, self.style, redraw=redraw)
+                if not redraw:
+                    self._print_rest(page, options)
+            if not redraw or number == options["times"]:
+                break
+            time.sleep(options["every"])
         return _status_of(page)
+
+    _do_watch = _do_top = _do_list
 
     def _print_json(self, fields: dict[str, Any], out: OutputWrapper | None = None) -> None:
         (out or self.stdout).write(json.dumps(fields, ensure_ascii=False, default=str))
@@ -184,22 +193,6 @@ class Command(BaseCommand):
             self.stderr.write(f"{len(found)}{about} wait" if found else none, self.style.NOTICE)
             self._print_problems(problems)
         return _status_of(Page([], 0, problems=problems))
-
-    def _do_watch(self, options: dict[str, Any]) -> int:
-        order = "waiters" if options["verb"] == "top" else "age"
-        for number in count(1):
-            page = _page_of(options, order)
-            if options["json"]:
-                self._print_json(page.as_dict())
-            else:
-                cells = output.cells_of(page.rows, page.problems)
-                output.print_table(self.stdout, cells, self.style, redraw=True)
-            if options["times"] is not None and number >= options["times"]:
-                break
-            time.sleep(options["every"])
-        return _status_of(page)
-
-    _do_top = _do_watch
 
     def _do_show(self, options: dict[str, Any]) -> int:
         picture = output.picture_of(options["name"], options["backend"])
