@@ -258,8 +258,6 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
     show_facets = admin.ShowFacets.NEVER
     actions = ("release_selected",)
 
-    # who may do what
-
     def has_release_permission(self, request: HttpRequest) -> bool:
         """Whether the user may break a lock by force."""
         return self.has_view_permission(request) and request.user.has_perm("locking.release_heldlock")
@@ -267,8 +265,6 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
     def has_extend_permission(self, request: HttpRequest) -> bool:
         """Whether the user may extend a lock."""
         return self.has_view_permission(request) and request.user.has_perm("locking.extend_heldlock")
-
-    # the list
 
     def get_queryset(self, request: HttpRequest) -> Any:
         return HeldLock.objects.none()  # the change list asks the backends
@@ -291,8 +287,6 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         """Show the list, below the figures of the last hour."""
         extra = {"title": gettext("Held locks"), **_last_hour(request), **(extra_context or {})}
         return super().changelist_view(request, extra)
-
-    # other addresses
 
     def get_urls(self) -> list[Any]:
         """Add JSON, the waiters and the two interventions to the admin's own addresses."""
@@ -392,8 +386,6 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         if not rows:
             return self._ended(request)
         return self._render(request, "release_selected", gettext("Force release"), rows=rows, form=form)
-
-    # pages
 
     def _page(self, request: HttpRequest, template: str, row: HeldLock, **context: Any) -> HttpResponse:
         return self._render(request, template, shortened(str(row)), row=row, hold=row.hold, **context)

@@ -45,7 +45,7 @@ class Waiter:
     key: str  #: of that lock
     name: str  #: of that lock
     since: float  #: Unix time at which it began, by its process's clock; only compared with others
-    #: seconds since it began, whatever its clock says: as its process measured them, and the time since that
+    #: seconds since it began, whatever its clock says, as its process measured them, and the time since that
     #: was published, by the backend's clock. ZooKeeper and etcd don't tell the latter, up to 2 s
     waited: float
     permits: int | None = None  #: of the semaphore; None for other kinds, and where its process doesn't tell

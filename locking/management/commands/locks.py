@@ -115,8 +115,6 @@ class Command(BaseCommand):
             for option, settings in (each for group in groups for each in group.items()):
                 verb.add_argument(option, **settings)
 
-    # the verbs
-
     def handle(self, *args: Any, **options: Any) -> None:
         """Do what the verb says; errors become messages and exit statuses."""
         verb: Callable[[dict[str, Any]], int] = getattr(self, f"_do_{options['verb']}")
