@@ -117,9 +117,6 @@ def _under_test() -> bool:
     return hasattr(getattr(sys.modules.get("django.test.utils"), "_TestState", None), "saved_data")
 
 
-# --- decorated functions ----------------------------------------------------------------------------------
-
-
 def _decorated() -> list[Any]:
     """What was decorated, the views too: checks run in no certain order, the first must load them."""
     _views()
@@ -198,9 +195,6 @@ def _using(options: Options) -> set[str]:
     return {options.using} if isinstance(options.using, str) else set(options.using)
 
 
-# --- ATOMIC_REQUESTS --------------------------------------------------------------------------------------
-
-
 IN_ADMIN: Final = ("save_form", "save_formset", "save_model", "save_related", "delete_model")
 """Methods of a ModelAdmin that the admin calls inside a transaction, whatever ATOMIC_REQUESTS says."""
 
@@ -242,9 +236,6 @@ def _ends_early(function: Any) -> bool:
         return options.open_transaction_policy() == "refuse"
     except UNUSABLE:
         return True  # the alias can't be used: another check says why
-
-
-# --- Celery -----------------------------------------------------------------------------------------------
 
 
 @checked

@@ -90,7 +90,9 @@ def examine() -> Iterator[tuple[str, Finding]]:
     with suppress(ImproperlyConfigured):  # LOCKING can't be read, as `locking.E001` says
         yield from ((f"LOCKING[{alias!r}]", each) for alias in list(locks) for each in _backend(alias))
     for alias in connections:
-        yield from ((f"DATABASES[{alias!r}]", each) for each in _guarded("database", _database, alias))
+        yield from (
+            (f"DATABASES[{alias!r}]", each) for each in _guarded("database", partial(_database, alias))
+        )
 
 
 def _message(place: str, finding: Finding) -> CheckMessage | None:
@@ -110,18 +112,12 @@ def _message(place: str, finding: Finding) -> CheckMessage | None:
     return level(text, hint=finding.hint or None, id=f"locking.{number}")
 
 
-def _guarded(
-    subject: str, look: Callable[[Any], Iterable[Finding]], about: Any, hint: str = ""
-) -> list[Finding]:
+def _guarded(subject: str, look: Callable[[], Iterable[Finding]], hint: str = "") -> list[Finding]:
     """Return what `look` found; what it raised is a finding too."""
     try:
-        return list(look(about))
+        return list(look())
     except (LockError, DatabaseError) as error:
         return [Finding(subject, "error", str(error).strip(), hint)]
-
-
-def _diagnosed(backend: BaseLockBackend) -> Iterable[Finding]:
-    return backend.diagnose() if isinstance(backend, Diagnosis) else map(finding_of, backend.check(live=True))
 
 
 def _liveness() -> Finding:
@@ -136,19 +132,22 @@ def _liveness() -> Finding:
     return Finding("process liveness", "ok", "None" if folder is None else f"{others} others in {folder}")
 
 
-# --- a backend --------------------------------------------------------------------------------------------
-
-
 def _backend(alias: str) -> list[Finding]:
     try:
         backend = locks[alias]
     except (ImproperlyConfigured, InvalidLockBackend):
         return []  # locking.E004 says why
     hint = "Start the server, or correct its address, user or password in LOCKING or CACHES."
-    found = _guarded("server", _diagnosed, backend, hint)
+    look = (
+        backend.diagnose
+        if isinstance(backend, Diagnosis)
+        else lambda: map(finding_of, backend.check(live=True))
+    )
+    found = _guarded("server", look, hint)
     if any((each.subject, each.verdict) == ("server", "error") for each in found):
         return found  # the rest would only wait for it again
-    return [*found, *_guarded("latency", _latencies, backend), *_guarded("holds", _holds, backend)]
+    latency = _guarded("latency", partial(_latencies, backend))
+    return [*found, *latency, *_guarded("holds", partial(_holds, backend))]
 
 
 def _latencies(backend: BaseLockBackend) -> Iterator[Finding]:
@@ -200,9 +199,6 @@ def _holds(backend: BaseLockBackend) -> Iterator[Finding]:
         yield Finding(subject, "warning" if names else "ok", f"{len(names)}: {some}", hint)
     if len(page.rows) < page.total:
         yield Finding("list", "unknown", f"more than {LOOKED_AT} holds: not all were looked at")
-
-
-# --- a database -------------------------------------------------------------------------------------------
 
 
 def _database(alias: str) -> Iterator[Finding]:

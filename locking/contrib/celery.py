@@ -120,9 +120,9 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
     #: a template over the task's arguments (see `locking.keys.template`), or a callable that gets them and
     #: returns a name; with None it is made of the function's dotted path and its arguments
     unique_key: ClassVar[KeySource | None] = None
-    unique_for: ClassVar[Seconds] = 3600.0  #: a place in the queue ends then, should the broker lose it
+    unique_for: ClassVar[Seconds] = 3600.0  #: seconds after which its place ends, should the broker lose it
     unique_until: ClassVar[Literal["end", "start"]] = "end"  #: `start` lets one wait beside the one that runs
-    #: `raise` LockNotAcquired from `apply_async`, `skip` and return None, or return the `result` that is due
+    #: `raise` LockNotAcquired from `apply_async`, `skip` and return None, or the AsyncResult (`result`)
     unique_conflict: ClassVar[Literal["raise", "skip", "result"]] = "raise"
     #: alias of one whose holds other processes can take over (Redis, Redlock, rows of a database or etcd)
     unique_backend: ClassVar[str] = DEFAULT_ALIAS

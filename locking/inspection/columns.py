@@ -134,8 +134,6 @@ def _joined_by_colons(*parts: object) -> str:
     return ":".join(str(part) for part in parts if part is not None)
 
 
-# --- as people read it --------------------------------------------------------------------------------------
-
 LONGEST_NAME: Final = 80  # characters of a lock's name that a list shows; its own page shows all of it
 
 

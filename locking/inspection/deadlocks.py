@@ -53,9 +53,6 @@ CLAIM: Final = 60.0  # seconds for which a circle is its first claimant's to bre
 Hold = tuple[str, str]  # alias and owner
 
 
-# --- following the circle ---------------------------------------------------------------------------------
-
-
 class Search:
     """One search for a circle through the waiter `mine`; it asks each question once."""
 
@@ -126,9 +123,6 @@ def holders_of(wait: held.Waiter) -> Collection[str]:
         return [] if holder is None else [holder.owner]
     listed = [hold.owner for hold in islice(listing(engine).held_as(wait.key), MOST_HOLDERS)]
     return listed if len(listed) == holder.count >= (wait.permits or inf) else []
-
-
-# --- a waiter's part --------------------------------------------------------------------------------------
 
 
 class DeadlockWatch(waits.WaitWatch):

@@ -60,9 +60,6 @@ after_fork(SAMPLES.clear)
 Records = dict[str, dict[str, str]]  # by alias and client
 
 
-# --- waits ------------------------------------------------------------------------------------------------
-
-
 class Wait:
     """One waiter: a thread or task, and the lock that it waits for."""
 
@@ -106,9 +103,6 @@ def next_due() -> float:
     """Return the `clock.now()` at which a wait is to be published; if it blocks no other, not soon."""
     unpublished = [each.begun for each in list(WAITS.values()) if each.blocks and not each.published]
     return min(unpublished, default=inf) + PUBLISH_AFTER
-
-
-# --- the publisher ----------------------------------------------------------------------------------------
 
 
 class HeartbeatPublisher(Observer):

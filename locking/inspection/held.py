@@ -282,15 +282,13 @@ class Look:
     def oldest_first(self, wanted: Filter) -> Iterator[HeldLock]:
         """Yield the holds, the oldest first, until they are too young."""
         try:
+            rows = map(self.row, listing(self.backend).all_held(self.backend.key(wanted.prefix)))
             if self.lists_by_age:
-                yield from takewhile(lambda hold: not wanted.is_too_young(hold), self._all(wanted.prefix))
+                yield from takewhile(lambda hold: not wanted.is_too_young(hold), rows)
             else:
-                yield from sorted(islice(self._all(wanted.prefix), MOST_SEARCHED + 1), key=_age)
+                yield from sorted(islice(rows, MOST_SEARCHED + 1), key=_age)
         except LockError as error:
             self._note(error)
-
-    def _all(self, prefix: str) -> Iterator[HeldLock]:
-        return map(self.row, listing(self.backend).all_held(self.backend.key(prefix)))
 
 
 def _age(hold: HeldLock) -> float:

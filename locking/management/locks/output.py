@@ -82,7 +82,8 @@ def print_table(out: OutputWrapper, cells: Cells, style: Style, *, redraw: bool 
     """
     lines, is_terminal = [cells[0], *cells[1]], out.isatty()
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
-    texts = ["  ".join(map(_padded, line, widths)).rstrip() for line in lines]
+    padded = ([text + " " * (width - _width(text)) for text, width in zip(line, widths)] for line in lines)
+    texts = ["  ".join(line).rstrip() for line in padded]
     if is_terminal and redraw:
         columns, rows = get_terminal_size()
         out.write(CLEAR, str, ending="")
@@ -95,10 +96,6 @@ def print_table(out: OutputWrapper, cells: Cells, style: Style, *, redraw: bool 
 def _width(text: str) -> int:
     """Return how many columns of a terminal a text takes: Chinese letters are two wide."""
     return sum(1 + (east_asian_width(letter) in "WF") for letter in text)
-
-
-def _padded(text: str, width: int) -> str:
-    return text + " " * (width - _width(text))
 
 
 @dataclass(slots=True)
