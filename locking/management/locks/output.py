@@ -82,8 +82,10 @@ def print_table(out: OutputWrapper, cells: Cells, style: Style, *, redraw: bool 
     """
     lines, is_terminal = [cells[0], *cells[1]], out.isatty()
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
-    padded = ([text + " " * (width - _width(text)) for text, width in zip(line, widths)] for line in lines)
-    texts = ["  ".join(line).rstrip() for line in padded]
+    pairs = (zip(line, widths, strict=True) for line in lines)
+    texts = [
+        "  ".join(text + " " * (width - _width(text)) for text, width in pair).rstrip() for pair in pairs
+    ]
     if is_terminal and redraw:
         columns, rows = get_terminal_size()
         out.write(CLEAR, str, ending="")
