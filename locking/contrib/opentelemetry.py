@@ -22,6 +22,8 @@ from locking.utils.background import after_fork
 
 __all__ = ["LockTracing", "instrument"]
 
+NANOSECONDS: Final = 1e9  # of a second
+
 MOST_OPEN: Final = 10_000
 """Holds whose end is awaited; the oldest beyond that get none: their users dropped them without a release."""
 
@@ -71,7 +73,7 @@ class Spans(Observer):
 
     def _begin(self, what: str, event: LockEvent, at: float, *links: Link) -> Span:
         name = f"{what} {self._groups.of(event.name, event.template)}"
-        start = _nanoseconds(at)
+        start = int(at * NANOSECONDS)
         return self._tracer.start_span(name, attributes=attributes(event), links=links, start_time=start)
 
 
@@ -92,11 +94,7 @@ ERRORS: Final = {
 def _end(span: Span, event: LockEvent) -> None:
     if error := ERRORS.get(event.outcome):
         span.set_status(Status(StatusCode.ERROR, error))
-    span.end(_nanoseconds(event.at))
-
-
-def _nanoseconds(seconds: float) -> int:
-    return int(seconds * 1e9)
+    span.end(int(event.at * NANOSECONDS))
 
 
 _spans: Spans | None = None

@@ -15,7 +15,7 @@ from django.db import DatabaseError
 
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.exceptions import LockNotSupported
-from locking.inspection.columns import COLUMNS, Column, HeldLock, duration, facts, shortened, visible
+from locking.inspection.columns import COLUMNS, STATES, Column, HeldLock, duration, facts, shortened, visible
 from locking.inspection.held import Problem, WaitNode, holds_of
 from locking.keys.names import check_name
 from locking.models import Fence, LockEvent
@@ -25,14 +25,10 @@ Cells = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 CLEAR: Final = "\x1b[H\x1b[J"  # to the upper left corner, and nothing from there on
 
-# Django's name for the color of each state.
-COLORS = {
-    "held": "SUCCESS",
-    "expiring": "WARNING",
-    "over-age": "WARNING",
-    "gone": "ERROR",
-    "unknown": "NOTICE",
-}
+COLORS: Final = dict(
+    zip((*STATES, "unknown"), ("SUCCESS", "WARNING", "WARNING", "ERROR", "NOTICE"), strict=True)
+)
+"""Django's names for the colors of states, in their order."""
 
 LAST_EVENTS: Final = 10
 
