@@ -138,12 +138,10 @@ def _backend(alias: str) -> list[Finding]:
     except (ImproperlyConfigured, InvalidLockBackend):
         return []  # locking.E004 says why
     hint = "Start the server, or correct its address, user or password in LOCKING or CACHES."
-    look = (
-        backend.diagnose
-        if isinstance(backend, Diagnosis)
-        else lambda: map(finding_of, backend.check(live=True))
-    )
-    found = _guarded("server", look, hint)
+    if isinstance(backend, Diagnosis):
+        found = _guarded("server", backend.diagnose, hint)
+    else:
+        found = _guarded("server", lambda: map(finding_of, backend.check(live=True)), hint)
     if any((each.subject, each.verdict) == ("server", "error") for each in found):
         return found  # the rest would only wait for it again
     latency = _guarded("latency", partial(_latencies, backend))

@@ -49,7 +49,6 @@ MOST_AS_JSON = 1000
 EVENTS_SHOWN = 10
 MOST_AT_ONCE = 100  # rows that one bulk action takes
 
-
 signer: Final = partial(Signer, salt="locking.heldlock")  # an address names nothing but what a page has shown
 
 
@@ -93,10 +92,6 @@ class HeldFilter(admin.SimpleListFilter):
     """A filter by which `HeldChangeList` asks the backends; it changes no queryset."""
 
     template = "admin/locking/heldlock/filter.html"
-    options: ClassVar[Callable[[], Iterable[tuple[str, Any]]]]
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return list(type(self).options())
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         return queryset
@@ -125,7 +120,7 @@ class Text(HeldFilter):
 def _filter(
     kind: type[HeldFilter], name: str, title: Any, options: Callable[[], Iterable[tuple[str, Any]]]
 ) -> type[HeldFilter]:
-    of_class = {"parameter_name": name, "title": title, "options": staticmethod(options)}
+    of_class = {"parameter_name": name, "title": title, "lookups": lambda *_: list(options())}
     return type(f"{name.capitalize()}Filter", (kind,), of_class)
 
 
@@ -332,7 +327,8 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         row = self.get_object(request, unquote(object_id))
         if row is None:
             return self._ended(request)
-        return self._page(request, "detail", row, facts=facts(row.hold), timeline=_timeline(row.hold))
+        known = {"facts": facts(row.hold), "timeline": _timeline(row.hold)}
+        return self._render(request, "detail", shortened(str(row)), row=row, hold=row.hold, **known)
 
     @_committed_by_steps
     def intervene_view(
@@ -352,7 +348,7 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
                 return self._back_to_list()
             except (ValueError, BackendError, LockNotSupported) as error:
                 form.add_error(None, str(error))
-        return self._page(request, form.verb, row, form=form)
+        return self._render(request, form.verb, shortened(str(row)), row=row, hold=row.hold, form=form)
 
     def _carry_out(self, request: HttpRequest, row: HeldLock, form: ReleaseForm | ExtendForm) -> bool:
         """Do what the form says, and write it to the admin's history; False when the hold had ended."""
@@ -386,9 +382,6 @@ class HeldLockAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # no
         if not rows:
             return self._ended(request)
         return self._render(request, "release_selected", gettext("Force release"), rows=rows, form=form)
-
-    def _page(self, request: HttpRequest, template: str, row: HeldLock, **context: Any) -> HttpResponse:
-        return self._render(request, template, shortened(str(row)), row=row, hold=row.hold, **context)
 
     def _render(self, request: HttpRequest, template: str, title: str, **context: Any) -> HttpResponse:
         request.current_app = self.admin_site.name
