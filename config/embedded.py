@@ -201,9 +201,8 @@ class Server(ABC):
         """Return the processes that work in the data folder, children of a killed server as well."""
         found = []
         for process in psutil.process_iter():
-            with suppress(psutil.Error, OSError):
-                ours = self.program in process.name() and os.path.samefile(process.cwd(), self.data)
-                if ours and process.status() != psutil.STATUS_ZOMBIE:
+            with suppress(psutil.Error, OSError):  # a zombie has no folder any more
+                if self.program in process.name() and os.path.samefile(process.cwd(), self.data):
                     found.append(process)
         return found
 
@@ -234,8 +233,7 @@ class Server(ABC):
     def stop(self) -> bool:
         """Stop the server, by force if it doesn't respond; returns True if it ran."""
         with self.home.locked():
-            process = self.process()
-            if process is None:
+            if (process := self.process()) is None:
                 return False
             deadline = time.monotonic() + STOP_SECONDS
             with suppress(psutil.NoSuchProcess):
@@ -284,33 +282,26 @@ class Postgres(Server):
     def entry(self) -> dict[str, Any]:
         """Return its entry for Django's DATABASES."""
         # libpq takes from PGPORT, PGHOSTADDR and PGOPTIONS what isn't named: those mean another server.
-        return {
-            "ENGINE": "django.db.backends.postgresql",
-            "NAME": self.name,
-            "USER": self.name,
-            "HOST": str(self.home.path),
-            "PORT": "5432",
-            "OPTIONS": {"hostaddr": "", "options": ""},
-        }
+        place = {"USER": self.name, "HOST": str(self.home.path), "PORT": "5432"}
+        options = {"hostaddr": "", "options": ""}
+        return {"ENGINE": "django.db.backends.postgresql", "NAME": self.name, **place, "OPTIONS": options}
 
     def connect(self, dbname: str, **options: Any) -> psycopg.Connection:
         """Open a connection through the socket."""
         entry = self.entry()
-        place = {"user": entry["USER"], "host": entry["HOST"], "port": entry["PORT"], **entry["OPTIONS"]}
-        return psycopg.connect(dbname=dbname, **{**place, **options})
+        place = {name.lower(): entry[name] for name in ("USER", "HOST", "PORT")}
+        return psycopg.connect(dbname=dbname, **place, **entry["OPTIONS"], **options)
 
     def answers(self) -> bool:
         """Return True if the project's database can be opened; it is created if only that is missing."""
         try:
-            try:
+            with suppress(psycopg.OperationalError):
                 self.connect(self.name, connect_timeout=5).close()
-            except psycopg.OperationalError:
-                with self.connect("postgres", autocommit=True, connect_timeout=5) as connection:
-                    connection.execute(f"CREATE DATABASE {self.name}")
-        except psycopg.OperationalError:
-            return False
-        except (psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
-            pass  # another process was faster
+                return True
+            with self.connect("postgres", autocommit=True, connect_timeout=5) as connection:
+                connection.execute(f"CREATE DATABASE {self.name}")
+        except psycopg.Error as error:  # where it exists another process was faster
+            return isinstance(error, psycopg.errors.DuplicateDatabase | psycopg.errors.UniqueViolation)
         return True
 
     def launch(self, lock: int) -> Done:
@@ -332,9 +323,8 @@ class Postgres(Server):
             part.rename(self.data)
         for stale in (self.data / "postmaster.pid", *self.home.path.glob(".s.PGSQL.*")):
             stale.unlink(missing_ok=True)  # no process works in the data folder
-        return self.tool(
-            "pg_ctl", "start", "-w", "-D", self.data.name, "-l", self.log.name, "-o", self.options
-        )
+        start = ("start", "-w", "-D", self.data.name, "-l", self.log.name, "-o", self.options)
+        return self.tool("pg_ctl", *start)
 
     @property
     def options(self) -> str:
@@ -419,12 +409,10 @@ def redis_program() -> Path:
 
 def redis_version(binary: Path) -> tuple[int, ...]:
     """Return the version of a redis-server; () if it can't be run."""
-    try:
+    with suppress(OSError):
         output = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False).stdout
-    except OSError:
-        return ()
-    found = re.search(r"v=(\d+)\.(\d+)", output)
-    return tuple(map(int, found.groups())) if found else ()
+        return tuple(map(int, re.findall(r"\d+", output.partition(" v=")[2])[:2]))
+    return ()
 
 
 def wheel(name: str) -> list[Path]:
@@ -477,18 +465,19 @@ def run(command: str) -> None:
     if command == "stop":
         for label in stop():
             print(f"{label} stopped.")
-    elif command == "remove":
+        return
+    if command == "remove":
         remove()
         print("The embedded servers and their data are gone.")
-    else:
-        if command == "start":
-            start()
-        if not (found := existing()):
-            print("No server was started here yet.")
-        for server in found:
-            process = server.process()
-            state = f"runs as pid {process.pid}" if process else "does not run"
-            print(f"{server.label} {state}; log {server.log}")
+        return
+    if command == "start":
+        start()
+    if not (found := existing()):
+        print("No server was started here yet.")
+    for server in found:
+        process = server.process()
+        state = f"runs as pid {process.pid}" if process else "does not run"
+        print(f"{server.label} {state}; log {server.log}")
 
 
 if __name__ == "__main__":

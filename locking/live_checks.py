@@ -9,7 +9,7 @@ import logging
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, Final
@@ -35,35 +35,29 @@ logger = logging.getLogger(__name__)
 LIVE_TAG: Final = "locking_live"
 
 IDS: Final = {
-    ("server", "error"): "locking.E101",
-    ("memory", "warning"): "locking.W201",
-    ("persistence", "error"): "locking.E202",
-    ("persistence", "warning"): "locking.W202",
-    ("replication", "error"): "locking.E203",
-    ("replication", "warning"): "locking.W203",
-    ("replication", "unknown"): "locking.I203",
-    ("clock", "warning"): "locking.W204",
-    ("token counters", "warning"): "locking.W205",
-    ("other keys", "warning"): "locking.W206",
-    ("permissions", "unknown"): "locking.I207",
-    ("latency", "error"): "locking.E208",
-    ("latency", "warning"): "locking.W208",
-    ("holds", "error"): "locking.E209",
-    ("holds", "unknown"): "locking.I209",
-    ("holder gone", "warning"): "locking.W210",
-    ("no end", "warning"): "locking.W211",
-    ("list", "unknown"): "locking.I212",
-    ("process liveness", "warning"): "locking.W213",
-    ("database", "error"): "locking.E214",
-    ("fence", "warning"): "locking.W215",
-    ("fence", "unknown"): "locking.I215",
-    ("tokens", "warning"): "locking.W216",
+    "server": ("E101",),
+    "memory": ("W201",),
+    "persistence": ("E202", "W202"),
+    "replication": ("E203", "W203", "I203"),
+    "clock": ("W204",),
+    "token counters": ("W205",),
+    "other keys": ("W206",),
+    "permissions": ("I207",),
+    "latency": ("E208", "W208"),
+    "holds": ("E209", "I209"),
+    "holder gone": ("W210",),
+    "no end": ("W211",),
+    "list": ("I212",),
+    "process liveness": ("W213",),
+    "database": ("E214",),
+    "fence": ("W215", "I215"),
+    "tokens": ("W216",),
 }
-"""The id of a message, by the subject and verdict of its finding."""
+"""The ids of messages, by the subject of their finding: one of a level, which its letter tells."""
 
-OF_ANOTHER_BACKEND: Final = {"error": "locking.E299", "warning": "locking.W299", "unknown": "locking.I299"}
+OF_ANOTHER_BACKEND: Final = ("E299", "W299", "I299")
 
-MESSAGES: Final = {"error": Error, "warning": Warning, "unknown": Info}
+LEVELS: Final = {"error": Error, "warning": Warning, "unknown": Info}
 
 ROUNDS: Final = 40  # measurements of each latency
 
@@ -96,7 +90,9 @@ def examine() -> Iterator[tuple[str, Finding]]:
     with suppress(ImproperlyConfigured):  # LOCKING can't be read, as `locking.E001` says
         yield from ((f"LOCKING[{alias!r}]", each) for alias in list(locks) for each in _backend(alias))
     for alias in connections:
-        yield from ((f"DATABASES[{alias!r}]", each) for each in _guarded("database", _database, alias))
+        yield from (
+            (f"DATABASES[{alias!r}]", each) for each in _guarded("database", partial(_database, alias))
+        )
 
 
 def _message(place: str, finding: Finding) -> CheckMessage | None:
@@ -108,26 +104,20 @@ def _message(place: str, finding: Finding) -> CheckMessage | None:
     subject = finding.subject.partition(" (")[0]
     if settings.DEBUG and (subject, finding.verdict) == ("persistence", "warning"):
         return None
-    ident = IDS.get((subject, finding.verdict)) or OF_ANOTHER_BACKEND[finding.verdict]
+    level = LEVELS[finding.verdict]
     if subject.startswith("locking."):  # from a message of the backend's own
-        text, ident = finding.text, subject
-    return MESSAGES[finding.verdict](text, hint=finding.hint or None, id=ident)
+        return level(finding.text, hint=finding.hint or None, id=subject)
+    ids = (*IDS.get(subject, ()), *OF_ANOTHER_BACKEND)
+    number = next(each for each in ids if each[0] == level.__name__[0])
+    return level(text, hint=finding.hint or None, id=f"locking.{number}")
 
 
-def _guarded(
-    subject: str, look: Callable[[Any], Iterable[Finding]], about: Any, hint: str = ""
-) -> list[Finding]:
+def _guarded(subject: str, look: Callable[[], Iterable[Finding]], hint: str = "") -> list[Finding]:
     """Return what `look` found; what it raised is a finding too."""
     try:
-        return list(look(about))
+        return list(look())
     except (LockError, DatabaseError) as error:
         return [Finding(subject, "error", str(error).strip(), hint)]
-
-
-def _diagnosed(backend: BaseLockBackend) -> list[Finding]:
-    if isinstance(backend, Diagnosis):
-        return backend.diagnose()
-    return [finding_of(message) for message in backend.check(live=True)]
 
 
 def _liveness() -> Finding:
@@ -142,19 +132,20 @@ def _liveness() -> Finding:
     return Finding("process liveness", "ok", "None" if folder is None else f"{others} others in {folder}")
 
 
-# --- a backend --------------------------------------------------------------------------------------------
-
-
 def _backend(alias: str) -> list[Finding]:
     try:
         backend = locks[alias]
     except (ImproperlyConfigured, InvalidLockBackend):
         return []  # locking.E004 says why
     hint = "Start the server, or correct its address, user or password in LOCKING or CACHES."
-    found = _guarded("server", _diagnosed, backend, hint)
+    if isinstance(backend, Diagnosis):
+        found = _guarded("server", backend.diagnose, hint)
+    else:
+        found = _guarded("server", lambda: map(finding_of, backend.check(live=True)), hint)
     if any((each.subject, each.verdict) == ("server", "error") for each in found):
         return found  # the rest would only wait for it again
-    return [*found, *_guarded("latency", _latencies, backend), *_guarded("holds", _holds, backend)]
+    latency = _guarded("latency", partial(_latencies, backend))
+    return [*found, *latency, *_guarded("holds", partial(_holds, backend))]
 
 
 def _latencies(backend: BaseLockBackend) -> Iterator[Finding]:
@@ -182,9 +173,8 @@ def _latency(what: str, step: Callable[[], object]) -> Finding:
         seconds.append(time.perf_counter() - begun)
     median, p95 = statistics.median(seconds), statistics.quantiles(seconds, n=20)[-1]
     text = f"{what}: p50 {median * 1000:.2f} ms, p95 {p95 * 1000:.2f} ms"
-    if p95 <= SLOW:
-        return Finding("latency", "ok", text)
-    return Finding("latency", "warning", text, "Look at the network and the load of the server.")
+    hint = "Look at the network and the load of the server."
+    return Finding("latency", "ok" if p95 <= SLOW else "warning", text, hint)
 
 
 def _holds(backend: BaseLockBackend) -> Iterator[Finding]:
@@ -198,23 +188,15 @@ def _holds(backend: BaseLockBackend) -> Iterator[Finding]:
     page = held_locks(backend.alias, limit=LOOKED_AT)
     yield Finding("holds", "ok", f"{page.total} held, under keys that begin with {backend.key('')!r}")
     gone = [hold.name for hold in page.rows if hold.state == GONE]
-    yield _leak(
-        "holder gone", gone, "They end with their ttl; to free one now: manage.py locks release NAME."
-    )
     endless = [hold.name for hold in page.rows if hold.remaining is None]
-    yield _leak("no end", endless, "Such a lock was made without a ttl: manage.py locks release NAME.")
+    for subject, names, hint in (
+        ("holder gone", gone, "They end with their ttl; to free one now: manage.py locks release NAME."),
+        ("no end", endless, "Such a lock was made without a ttl: manage.py locks release NAME."),
+    ):
+        some = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+        yield Finding(subject, "warning" if names else "ok", f"{len(names)}: {some}", hint)
     if len(page.rows) < page.total:
         yield Finding("list", "unknown", f"more than {LOOKED_AT} holds: not all were looked at")
-
-
-def _leak(subject: str, names: Sequence[str], hint: str) -> Finding:
-    some = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
-    return (
-        Finding(subject, "warning", f"{len(names)}: {some}", hint) if names else Finding(subject, "ok", "-")
-    )
-
-
-# --- a database -------------------------------------------------------------------------------------------
 
 
 def _database(alias: str) -> Iterator[Finding]:
@@ -232,7 +214,11 @@ def _database(alias: str) -> Iterator[Finding]:
             asked = time.time()  # noqa: TID251 shown
             cursor.execute(query)
             (there,) = cursor.fetchone()
-        yield _clock(float(there), asked, time.time())  # noqa: TID251 shown
+        answered = time.time()  # noqa: TID251 shown
+        ahead = float(there) - (asked + answered) / 2
+        text = f"its clock is {ahead:+.3f} s from this machine's (± {(answered - asked) / 2:.3f} s)"
+        is_well = abs(ahead) <= CLOCKS_APART
+        yield Finding("clock", "ok" if is_well else "warning", text, "Synchronize both by NTP.")
 
 
 def _tokens(alias: str) -> Finding:
@@ -250,11 +236,3 @@ def _tokens(alias: str) -> Finding:
         "The clock of a lock server ran ahead: synchronize it by NTP. Should that server lose its data before"
         " the tokens have caught up, fenced work on these names is refused until then.",
     )
-
-
-def _clock(there: float, asked: float, answered: float) -> Finding:
-    ahead = there - (asked + answered) / 2
-    text = f"its clock is {ahead:+.3f} s from this machine's (± {(answered - asked) / 2:.3f} s)"
-    if abs(ahead) <= CLOCKS_APART:
-        return Finding("clock", "ok", text)
-    return Finding("clock", "warning", text, "Synchronize both by NTP.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -10,7 +9,7 @@ from django.db import DataError
 from django.http import HttpRequest
 
 ENDINGS: Final = ("exact", "in", "isnull", "gte", "gt", "lte", "lt", "year", "month", "day")
-"""What Django's own filters and its hierarchy of dates add to a field's name, after two underscores."""
+"""What Django's own filters add to a field's name, after two underscores."""
 
 
 class ListedLookups:
@@ -20,25 +19,14 @@ class ListedLookups:
     as a NUL character, leads back to the list instead of ending in an error of the server.
     """
 
-    opts: Any
     list_filter: ClassVar[Any]
-    date_hierarchy: ClassVar[Any]
 
     def lookup_allowed(self, lookup: str, value: Any, *request: Any) -> bool:
-        """Return whether a filter or the hierarchy of dates of this page uses `lookup`."""
+        """Return whether a filter of this page uses `lookup`."""
+        listed = {getattr(each, "parameter_name", each) for each in self.list_filter}
+        field, _, ending = lookup.partition("__")
         allowed: bool = super().lookup_allowed(lookup, value, *request)  # type: ignore[misc]
-        return allowed and lookup in set(self._offered())
-
-    def _offered(self) -> Iterator[str]:
-        for listed in [*self.list_filter, *filter(None, [self.date_hierarchy])]:
-            name = listed[0] if isinstance(listed, tuple) else listed
-            if not isinstance(name, str):
-                yield name.parameter_name
-                continue
-            yield from (name, *(f"{name}__{ending}" for ending in ENDINGS))
-            field = self.opts.get_field(name)
-            if field.is_relation:
-                yield f"{name}__{field.target_field.name}__exact"
+        return allowed and (lookup in listed or (field in listed and ending in ENDINGS))
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Return the list; raise what leads to the list without conditions if a value can't be read."""

@@ -111,26 +111,20 @@ class UniqueTask(DjangoTask):  # type: ignore[type-arg]
     This saves work; it is no substitute for `@distributed_lock` around what must be exclusive, which may be
     on the same function: a task that waits longer than `unique_for` may be queued a second time.
 
-    Attributes:
-        unique_key: a template over the task's arguments (see `locking.keys.template`), or a callable that
-            gets them and returns a name. None: the function's dotted path and its arguments.
-        unique_for: seconds for which a queued task keeps its place at most, should the broker lose it.
-        unique_until: `end`, or `start`: queued at most once, but for the one that is running.
-        unique_conflict: `raise` LockNotAcquired from `apply_async`; `skip`: return None; or `result`: return
-            the AsyncResult of the task that is queued or running.
-        unique_backend: alias in `LOCKING`, of a backend whose holds other processes can take over: Redis,
-            Redlock, rows of a database or etcd.
-
     Example:
         >>> @shared_task(base=UniqueTask, unique_key="report:{year}", unique_conflict="skip")
         ... def report(year): ...
     """
 
     abstract = True
+    #: a template over the task's arguments (see `locking.keys.template`), or a callable that gets them and
+    #: returns a name; with None it is made of the function's dotted path and its arguments
     unique_key: ClassVar[KeySource | None] = None
-    unique_for: ClassVar[Seconds] = 3600.0
-    unique_until: ClassVar[Literal["end", "start"]] = "end"
+    unique_for: ClassVar[Seconds] = 3600.0  #: seconds after which its place ends, should the broker lose it
+    unique_until: ClassVar[Literal["end", "start"]] = "end"  #: `start` lets one wait beside the one that runs
+    #: `raise` LockNotAcquired from `apply_async`, `skip` and return None, or the AsyncResult (`result`)
     unique_conflict: ClassVar[Literal["raise", "skip", "result"]] = "raise"
+    #: alias of one whose holds other processes can take over (Redis, Redlock, rows of a database or etcd)
     unique_backend: ClassVar[str] = DEFAULT_ALIAS
 
     def __init__(self) -> None:
@@ -253,8 +247,7 @@ class QueueSlot:
         assert isinstance(lock, SingleLock)
         lock.act_for(self.client_id, take_over=take_over)
         lock._new_owner = self._new_owner  # the task's id can be read from it
-        held_as = self._held_as()
-        if held_as is not None:
+        if (held_as := self._held_as()) is not None:
             lock.act_as(held_as)
         return lock
 
@@ -272,8 +265,7 @@ class QueueSlot:
 
     def give_up(self) -> None:
         """Release the lock, whichever of this task's processes has it."""
-        held_as = self._held_as()
-        if held_as is not None:
+        if (held_as := self._held_as()) is not None:
             self.backend.release(self.key, held_as)
 
 

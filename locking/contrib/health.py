@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
 
@@ -102,37 +103,37 @@ class Probes:
         """Return the attempt that is under way, or a new one."""
         with self._beginning:
             probe = self._attempts.get(title)
-            if probe is None or probe.ended.is_set():
+            if probe is None or probe.done():
                 probe = Probe(title)
                 if start_thread("locking-call-health", partial(probe.run, step)):
                     self._attempts[title] = probe  # without a thread the next request tries again
             return probe
 
 
-class Probe:
-    """One question and its answer."""
+class Probe(Future[float]):
+    """One question; its result is the seconds that the answer took."""
 
     def __init__(self, title: str) -> None:
-        self.title, self.begun, self.ended = title, now(), threading.Event()
-        self._error: Exception | None = None
+        super().__init__()
+        self.title, self.begun = title, now()
 
     def run(self, step: Callable[[], None]) -> None:
         """Ask."""
         try:
             step()
+            self.set_result(now() - self.begun)
         except Exception as error:
-            self._error = error
-        self._took = now() - self.begun
-        self.ended.set()
+            self.set_exception(error)
 
     def answer(self, within: float) -> dict[str, Any]:
         """Return what is shown. Only the log has the error's words: they may name hosts."""
-        if not self.ended.wait(max(0.0, within)):
-            return {"ok": False, "error": f"no answer for {now() - self.begun:.1f} s"}
-        if self._error is not None:
-            logger.warning("not ready: %s: %s", self.title, self._error)
-            return {"ok": False, "error": type(self._error).__name__}
-        return {"ok": True, "milliseconds": round(self._took * 1000, 1)}
+        try:
+            return {"ok": True, "milliseconds": round(self.result(max(0.0, within)) * 1000, 1)}
+        except Exception as error:
+            if not self.done():
+                return {"ok": False, "error": f"no answer for {now() - self.begun:.1f} s"}
+            logger.warning("not ready: %s: %s", self.title, error)
+            return {"ok": False, "error": type(error).__name__}
 
 
 def ask_database(alias: str) -> None:

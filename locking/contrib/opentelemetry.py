@@ -10,7 +10,6 @@ Neither becomes the current span: what runs under the lock stays where it was in
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from typing import Final
 
 from django.apps import AppConfig
@@ -22,6 +21,8 @@ from locking.signals import LockEvent, Observer, observe
 from locking.utils.background import after_fork
 
 __all__ = ["LockTracing", "instrument"]
+
+NANOSECONDS: Final = 1e9  # of a second
 
 MOST_OPEN: Final = 10_000
 """Holds whose end is awaited; the oldest beyond that get none: their users dropped them without a release."""
@@ -50,50 +51,37 @@ class Spans(Observer):
     def forget(self) -> None:
         """Reset in a forked child: its parent ends its own holds."""
         self._changing = threading.Lock()
-        self._holds: OrderedDict[str, Span] = OrderedDict()
+        self._holds: dict[str, Span] = {}
 
     def happened(self, event: LockEvent) -> None:
         if event.outcome in ("acquired", "contended", "unavailable", "deadlock"):
             wait = self._begin("acquire", event, event.at - (event.waited or 0.0))  # in the past: it is over
             _end(wait, event)
             if event.outcome == "acquired":
-                self._note_hold(event, self._begin("hold", event, event.at, Link(wait.get_span_context())))
+                hold = self._begin("hold", event, event.at, Link(wait.get_span_context()))
+                if hold.is_recording():
+                    with self._changing:
+                        self._holds[event.owner] = hold
+                        if len(self._holds) > MOST_OPEN:
+                            del self._holds[next(iter(self._holds))]
         elif event.outcome not in ("force_released", "orphaned"):
             with self._changing:
-                hold = self._holds.pop(event.owner, None)
-            if hold is not None:
-                hold.set_attributes(attributes(event))
-                _end(hold, event)
+                ended = self._holds.pop(event.owner, None)
+            if ended is not None:
+                ended.set_attributes(attributes(event))
+                _end(ended, event)
 
     def _begin(self, what: str, event: LockEvent, at: float, *links: Link) -> Span:
         name = f"{what} {self._groups.of(event.name, event.template)}"
-        start = _nanoseconds(at)
+        start = int(at * NANOSECONDS)
         return self._tracer.start_span(name, attributes=attributes(event), links=links, start_time=start)
-
-    def _note_hold(self, event: LockEvent, hold: Span) -> None:
-        if not hold.is_recording():
-            return
-        with self._changing:
-            self._holds[event.owner] = hold
-            if len(self._holds) > MOST_OPEN:
-                self._holds.popitem(last=False)
 
 
 def attributes(event: LockEvent) -> dict[str, AttributeValue]:
     """Return an event as attributes of a span; what isn't known is left out."""
-    values: dict[str, AttributeValue | None] = {
-        "locking.name": event.name,
-        "locking.template": event.template,
-        "locking.backend": event.backend,
-        "locking.outcome": event.outcome,
-        "locking.owner": event.owner,
-        "locking.holder": event.holder,
-        "locking.fencing_token": event.token or None,
-        "locking.ttl": event.ttl,
-        "locking.waited": event.waited,
-        "locking.held": event.held,
-    }
-    return {name: value for name, value in values.items() if value is not None}
+    names = ("name", "template", "backend", "outcome", "owner", "holder", "ttl", "waited", "held")
+    values = {**{name: getattr(event, name) for name in names}, "fencing_token": event.token or None}
+    return {f"locking.{name}": value for name, value in values.items() if value is not None}
 
 
 ERRORS: Final = {
@@ -106,11 +94,7 @@ ERRORS: Final = {
 def _end(span: Span, event: LockEvent) -> None:
     if error := ERRORS.get(event.outcome):
         span.set_status(Status(StatusCode.ERROR, error))
-    span.end(_nanoseconds(event.at))
-
-
-def _nanoseconds(seconds: float) -> int:
-    return int(seconds * 1e9)
+    span.end(int(event.at * NANOSECONDS))
 
 
 _spans: Spans | None = None

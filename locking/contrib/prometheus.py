@@ -123,22 +123,20 @@ class Series:
 
     def happened(self, event: LockEvent) -> None:
         """Count an event; a hold that another process ended by force is counted off by its own."""
-        match event.outcome:
-            case "acquired":
+        if event.outcome in ("acquired", "contended", "unavailable", "deadlock"):
+            self.wait.observe(event.waited or 0.0)
+            if event.outcome == "acquired":
                 self.granted.inc()
-                self.wait.observe(event.waited or 0.0)
                 self.owners.add(event.owner)
                 self.held.inc()
-            case "contended" | "unavailable" | "deadlock":
+            else:
                 self._acquisitions.labels(*self._labels, event.outcome).inc()
-                self.wait.observe(event.waited or 0.0)
-            case "force_released" | "orphaned":
-                self._ended[event.outcome].inc()
-            case _:
-                if event.outcome == "lost":
-                    self._ended["lost"].inc()
-                self.hold.observe(event.held or 0.0)
-                self.forget(event.owner)
+            return
+        if event.outcome in self._ended:
+            self._ended[event.outcome].inc()
+        if event.outcome not in ("force_released", "orphaned"):
+            self.hold.observe(event.held or 0.0)
+            self.forget(event.owner)
 
     def forget(self, owner: str) -> None:
         """Count a hold off once: its end may be reported and looked for at the same time."""

@@ -16,7 +16,6 @@ from django.db import OperationalError, connections, router, transaction
 
 from locking.backends.capabilities import backend_of, releaser_of
 from locking.core.handler import locks
-from locking.exceptions import BackendUnavailable
 from locking.inspection.columns import HeldLock
 from locking.keys.names import Seconds, check_ttl
 from locking.models import Fence, LockEvent
@@ -35,15 +34,10 @@ UNCONFIRMED: Final = "not confirmed: the backend's answer is missing, so it may 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of an admin action.
+    """The result of an admin action."""
 
-    Attributes:
-        done: whether the owner still held the lock, so that there was something to do.
-        event: its audit row.
-    """
-
-    done: bool
-    event: LockEvent
+    done: bool  #: whether the owner still held the lock, so that there was something to do
+    event: LockEvent  #: its audit row
 
 
 def force_release(
@@ -104,8 +98,8 @@ def _carry_out(event: LockEvent, step: Callable[[], bool]) -> Result:
         try:
             event.done = step()
         except BaseException as error:
-            if not _may_have_arrived(error):
-                raise
+            if isinstance(error, Exception) and not getattr(error, "sent", False):
+                raise  # it hasn't arrived; a request whose answer was lost, or wasn't waited for, may have
             unconfirmed, event.details = error, "; ".join(filter(None, [event.details, UNCONFIRMED]))
         if unconfirmed or not event.done:
             transaction.set_rollback(True, using=using)  # the row says otherwise
@@ -115,11 +109,6 @@ def _carry_out(event: LockEvent, step: Callable[[], bool]) -> Result:
     if unconfirmed:
         raise unconfirmed
     return Result(event.done, event)
-
-
-def _may_have_arrived(error: BaseException) -> bool:
-    """Whether the backend may have done what it was asked: its answer was lost, or wasn't waited for."""
-    return error.sent if isinstance(error, BackendUnavailable) else not isinstance(error, Exception)
 
 
 def _advance_fence(hold: HeldLock, database: str) -> str:

@@ -37,37 +37,24 @@ SILENT: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiter:
-    """One who has waited for a lock for a while, as its process published it.
+    """One who has waited for a lock for a while, as its process published it."""
 
-    Attributes:
-        id: unique to this wait.
-        backend: alias in `LOCKING` of the lock that is waited for.
-        kind, key, name: that lock.
-        permits: how many the semaphore has; None for the other kinds, and where its process doesn't tell.
-        since: Unix time at which it began, by its process's clock; only compared with others.
-        waited: seconds since it began, whatever its clock says: as its process measured them, and the time
-            since that was published, by the backend's clock. ZooKeeper and etcd don't tell the latter, up to
-            2 s.
-        host, pid, thread: machine, process, and thread or task.
-        doing: the request's path or the task's id.
-        site: file, line and function where the lock is wanted.
-        holds: alias and owner of what it holds meanwhile, and the name.
-    """
-
-    id: str
-    backend: str
-    kind: str
-    key: str
-    name: str
-    since: float
+    id: str  #: unique to this wait
+    backend: str  #: alias in `LOCKING` of the lock that is waited for
+    kind: str  #: of that lock
+    key: str  #: of that lock
+    name: str  #: of that lock
+    since: float  #: Unix time at which it began, by its process's clock; only compared with others
+    #: seconds since it began, whatever its clock says, as its process measured them, and the time since that
+    #: was published, by the backend's clock. ZooKeeper and etcd don't tell the latter, up to 2 s
     waited: float
-    permits: int | None = None
-    host: str | None = None
-    pid: int | None = None
-    thread: str | None = None
-    doing: str | None = None
-    site: str | None = None
-    holds: tuple[tuple[str, str, str], ...] = ()
+    permits: int | None = None  #: of the semaphore; None for other kinds, and where its process doesn't tell
+    host: str | None = None  #: its machine
+    pid: int | None = None  #: its process
+    thread: str | None = None  #: its thread or task
+    doing: str | None = None  #: the request's path or the task's id
+    site: str | None = None  #: file, line and function where the lock is wanted
+    holds: tuple[tuple[str, str, str], ...] = ()  #: alias and owner of what it holds meanwhile, and the name
 
     @property
     def who(self) -> str:
@@ -84,37 +71,25 @@ class Waiter:
 class HeldLock(Held):
     """One hold and its holder: what its backend and its process tell; what is unknown is None.
 
-    Attributes:
-        backend: alias in `LOCKING`.
-        name: what is locked, as its user named it.
-        since: Unix time of the grant, by the backend's clock; where that doesn't know it, by the holder's, or
-            when its place in the queue was taken.
-        held_for: seconds since then.
-        ttl: seconds of the lease when it was taken or last extended.
-        renewals: how often the watchdog has prolonged it.
-        host, pid, thread: the holder's machine, its process there, and its thread or task.
-        program, started: what the process was started as, and the Unix time at which it began to lock.
-        doing: the request's path or the task's id.
-        site: file, line and function where the lock was taken.
-        silent: seconds since the process's last sign of life; None too where the engine ends what a dead
-            process holds.
-        waiting: the waiters that their processes have named, the longest waiting first.
+    Its `since` is by the backend's clock; where that doesn't know it, by the holder's, or when its place in
+    the queue was taken.
     """
 
-    backend: str
-    name: str
-    held_for: float | None = None
-    ttl: float | None = None
-    renewals: int | None = None
-    host: str | None = None
-    pid: int | None = None
-    thread: str | None = None
-    program: str | None = None
-    started: float | None = None
-    doing: str | None = None
-    site: str | None = None
+    backend: str  #: alias in `LOCKING`
+    name: str  #: what is locked, as its user named it
+    held_for: float | None = None  #: seconds since the grant
+    ttl: float | None = None  #: seconds of the lease when it was taken or last extended
+    renewals: int | None = None  #: how often the watchdog has prolonged it
+    host: str | None = None  #: the holder's machine
+    pid: int | None = None  #: its process there
+    thread: str | None = None  #: its thread or task
+    program: str | None = None  #: what the process was started as
+    started: float | None = None  #: the Unix time at which the process began to lock
+    doing: str | None = None  #: the request's path or the task's id
+    site: str | None = None  #: file, line and function where the lock was taken
+    #: seconds since the process's last sign of life; None too where the engine ends what a dead process holds
     silent: float | None = None
-    waiting: tuple[Waiter, ...] = ()
+    waiting: tuple[Waiter, ...] = ()  #: the waiters that processes have named, the longest waiting first
 
     @property
     def state(self) -> str:
@@ -158,8 +133,6 @@ class HeldLock(Held):
 def _joined_by_colons(*parts: object) -> str:
     return ":".join(str(part) for part in parts if part is not None)
 
-
-# --- as people read it --------------------------------------------------------------------------------------
 
 LONGEST_NAME: Final = 80  # characters of a lock's name that a list shows; its own page shows all of it
 

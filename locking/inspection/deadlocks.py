@@ -20,8 +20,10 @@ requests); A. K. Elmagarmid, "A Survey of Distributed Deadlock Detection Algorit
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Callable, Collection
+from functools import cache
 from itertools import islice
 from math import inf
 from typing import Final
@@ -51,29 +53,31 @@ CLAIM: Final = 60.0  # seconds for which a circle is its first claimant's to bre
 Hold = tuple[str, str]  # alias and owner
 
 
-# --- following the circle ---------------------------------------------------------------------------------
-
-
 class Search:
     """One search for a circle through the waiter `mine`; it asks each question once."""
 
     def __init__(self, mine: held.Waiter, holder: str | None = None) -> None:  # the backend has just named it
-        self._mine = mine
-        self.asked = 0
-        self._holders: dict[str, Collection[str]] = {}
-        self._waits: dict[Hold, held.Waiter | None] = {}
-        if holder is not None and mine.kind in ("lock", "fair"):
-            self._holders[mine.id] = (holder,)
+        self._mine, self._holder = mine, holder
+        self._holders_of, self._waiter_with = cache(holders_of), cache(waiter_with)
+
+    @property
+    def asked(self) -> int:
+        """How many requests it has made."""
+        return self._holders_of.cache_info().misses + self._waiter_with.cache_info().misses
 
     def circle(self) -> tuple[held.Waiter, ...] | None:
         """Return the waiters of a circle, `mine` first, or None."""
-        way = self._way_back(self._mine, frozenset([self._mine.id]))
-        return None if way is None else (self._mine, *way)
+        mine = self._mine
+        is_known = self._holder is not None and mine.kind in ("lock", "fair")
+        holders = [str(self._holder)] if is_known else self._holders_of(mine)
+        way = self._way_back(mine, holders, frozenset([mine.id]))
+        return None if way is None else (mine, *way)
 
-    def _way_back(self, wait: held.Waiter, passed: frozenset[str]) -> list[held.Waiter] | None:
+    def _way_back(
+        self, wait: held.Waiter, holders: Collection[str], passed: frozenset[str]
+    ) -> list[held.Waiter] | None:
         """Return the further waiters between `wait` and the start, or None where it may be let go."""
         ways: list[held.Waiter] = []
-        holders = self._holders_of(wait)
         needs_all = wait.kind == "semaphore"  # any one of its holders could end the wait
         for owner in holders:
             way = self._way_over((wait.backend, owner), passed)
@@ -90,32 +94,19 @@ class Search:
         waiter = self._waiter_with(hold)
         if waiter is None or waiter.id in passed:
             return None
-        rest = self._way_back(waiter, passed | {waiter.id})
+        rest = self._way_back(waiter, self._holders_of(waiter), passed | {waiter.id})
         return None if rest is None else [waiter, *rest]
 
-    def _waiter_with(self, hold: Hold) -> held.Waiter | None:
-        """Return the wait of the thread or task that has this hold."""
-        if hold not in self._waits:
-            self.asked += 1
-            self._waits[hold] = next((each for each in _published(hold) if hold in each.owners), None)
-        return self._waits[hold]
 
-    def _holders_of(self, wait: held.Waiter) -> Collection[str]:
-        if wait.id not in self._holders:
-            self.asked += 1
-            self._holders[wait.id] = holders_of(wait)
-        return self._holders[wait.id]
-
-
-def _published(hold: Hold) -> list[held.Waiter]:
-    """Return the waits that the process of a hold has published, unless it has fallen silent."""
+def waiter_with(hold: Hold) -> held.Waiter | None:
+    """Return the wait of the thread or task that has this hold, unless its process has fallen silent."""
     alias, owner = hold
     client = owner.split(":", 1)[0]
     engine = locks[alias]
     presence = engine.heartbeats([client]).get(client) if isinstance(engine, Heartbeats) else None
     if presence is None or (presence.silent or 0.0) > FRESH:
-        return []
-    return list(held.waiters_of(held.read(presence)))
+        return None
+    return next((each for each in held.waiters_of(json.loads(presence.text)) if hold in each.owners), None)
 
 
 def holders_of(wait: held.Waiter) -> Collection[str]:
@@ -134,9 +125,6 @@ def holders_of(wait: held.Waiter) -> Collection[str]:
     return listed if len(listed) == holder.count >= (wait.permits or inf) else []
 
 
-# --- a waiter's part --------------------------------------------------------------------------------------
-
-
 class DeadlockWatch(waits.WaitWatch):
     """Registers one wait, looks for a circle when it is time, and withdraws what was published."""
 
@@ -153,13 +141,10 @@ class DeadlockWatch(waits.WaitWatch):
             reporter.publish_by(begun + PUBLISH_AFTER)
 
     def due(self) -> float:
-        return self._due() - now() if self.active else inf
-
-    def _due(self) -> float:
         # Each further look asks for the lock, too. A long chain is looked at less often: whatever its length,
         # a wait asks no more than once a second.
         longest = max(self._looks * LOOK_EVERY, self._looks + self._wait.asked)
-        return self._wait.begun + FIRST_LOOK + longest
+        return self._wait.begun + FIRST_LOOK + longest - now() if self.active else inf
 
     def look(self, busy: Busy) -> None:
         """Look for a circle. LockDeadlock: this waiter is part of one, and is the one to give up."""

@@ -60,9 +60,6 @@ after_fork(SAMPLES.clear)
 Records = dict[str, dict[str, str]]  # by alias and client
 
 
-# --- waits ------------------------------------------------------------------------------------------------
-
-
 class Wait:
     """One waiter: a thread or task, and the lock that it waits for."""
 
@@ -106,9 +103,6 @@ def next_due() -> float:
     """Return the `clock.now()` at which a wait is to be published; if it blocks no other, not soon."""
     unpublished = [each.begun for each in list(WAITS.values()) if each.blocks and not each.published]
     return min(unpublished, default=inf) + PUBLISH_AFTER
-
-
-# --- the publisher ----------------------------------------------------------------------------------------
 
 
 class HeartbeatPublisher(Observer):
@@ -165,18 +159,12 @@ class HeartbeatPublisher(Observer):
         watcher.look()
         self._note_use(self._add_counters())
         tidy = now() >= self._tidy_at
-        with self._publishing:
-            self._publish(self._records(), everything=tidy)
+        self.publish(repeat=True, everything=tidy)
         if tidy:
             self._tidy_at = now() + TIDY_EVERY
             registration.refresh()
             for backend in locks.all(initialized_only=True):
                 self._try(backend.tidy)
-
-    def publish(self) -> None:
-        """Tell what has changed since the last time, and nothing else."""
-        with self._publishing:
-            self._publish(self._records(), repeat=False)
 
     def _note_use(self, aliases: Iterable[str]) -> None:
         moment = now()
@@ -184,16 +172,12 @@ class HeartbeatPublisher(Observer):
         self._used = {alias: last for alias, last in used.items() if moment - last < IDLE_AFTER}
         self._idle = not self._used
 
-    def _records(self) -> Records:
-        return {} if self._leaving else records_of(_long_holds(), _long_waits(), self._used)
-
     def deregister(self) -> None:
         """Say at the end of the process that it holds nothing; a backend in trouble isn't waited for."""
         if self.running and not self._trouble:
             self._leaving = True  # also for the thread, which may be about to publish
             self._add_counters()
-            with self._publishing:
-                self._publish({})
+            self.publish()
 
     def _add_counters(self) -> Collection[str]:
         minute = int(time.time() // 60)  # noqa: TID251 shown
@@ -203,20 +187,24 @@ class HeartbeatPublisher(Observer):
                 self._try(backend.add_counters, minute, sums)
         return counters.keys()
 
-    def _publish(self, records: Records, *, repeat: bool = True, everything: bool = False) -> None:
-        before, self._published = self._published, records
-        for alias in {**before, **records}:
-            backend = locks.initialized(alias)
-            if not isinstance(backend, Heartbeats):  # or a test has changed LOCKING since
-                continue
-            old, new = before.get(alias, {}), records.get(alias, {})
-            same = () if everything else old.items() & new.items()
-            changed = {client: None if (client, text) in same else text for client, text in new.items()}
-            gone = old.keys() - new.keys()
-            if not repeat:
-                changed = {client: text for client, text in changed.items() if text is not None}
-            if repeat or changed or gone:
-                self._try(backend.publish_heartbeats, changed, forget=gone)
+    def publish(self, *, repeat: bool = False, everything: bool = False) -> None:
+        """Tell what has changed since the last time; `repeat`: what hasn't lives on; or tell everything."""
+        with self._publishing:
+            before = self._published
+            records = {} if self._leaving else records_of(_long_holds(), _long_waits(), self._used)
+            self._published = records
+            for alias in {**before, **records}:
+                backend = locks.initialized(alias)
+                if not isinstance(backend, Heartbeats):  # or a test has changed LOCKING since
+                    continue
+                old, new = before.get(alias, {}), records.get(alias, {})
+                same = () if everything else old.items() & new.items()
+                changed = {client: None if (client, text) in same else text for client, text in new.items()}
+                gone = old.keys() - new.keys()
+                if not repeat:
+                    changed = {client: text for client, text in changed.items() if text is not None}
+                if repeat or changed or gone:
+                    self._try(backend.publish_heartbeats, changed, forget=gone)
 
     def _try(self, step: Callable[..., object], *args: Any, **options: Any) -> None:
         try:

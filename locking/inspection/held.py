@@ -1,4 +1,4 @@
-"""What is held, and by whom: the admin, the command and the live checks ask here.
+"""What is held, by whom, and who waits for whom: the admin, the command and the live checks ask here.
 
 A list joins what the backends say (the locks) with the heartbeats of processes
 (`locking.inspection.heartbeat`). It is a picture of a moment: an action on a row names the owner that
@@ -19,7 +19,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, takewhile
 from typing import Any, Final
@@ -45,35 +45,23 @@ MOST_SEARCHED: Final = 5000  # rows that a search looks at, the oldest first
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a backend's locks are missing from a list.
+    """Why a backend's locks are missing from a list."""
 
-    Attributes:
-        backend: its alias.
-        unsupported: it can't list at all; otherwise it didn't answer, or answered with an error.
-        message: what it said.
-    """
-
-    backend: str
-    unsupported: bool
-    message: str
+    backend: str  #: its alias
+    unsupported: bool  #: it can't list at all; otherwise it didn't answer, or answered with an error
+    message: str  #: what it said
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of what is held, the oldest first.
+    """A page of what is held, the oldest first."""
 
-    Attributes:
-        rows: the holds.
-        total: how many there are in all, as far as they were looked at; without filters an estimate, for what
-            ended by itself is counted until it is met.
-        searched_all: False when a search ended before it had looked at everything.
-        problems: the backends that couldn't tell.
-    """
-
-    rows: list[HeldLock]
+    rows: list[HeldLock]  #: the holds
+    #: how many there are in all, as far as they were looked at; without filters an estimate, for what ended
+    #: by itself is counted until it is met
     total: int
-    searched_all: bool = True
-    problems: list[Problem] = dataclasses.field(default_factory=list)
+    searched_all: bool = True  #: False when a search ended before it had looked at everything
+    problems: list[Problem] = field(default_factory=list)  #: the backends that couldn't tell
 
     @property
     def complete(self) -> bool:
@@ -101,11 +89,6 @@ class Filter:
     kind: str = ""
     host: str = ""
     older_than: float = 0.0
-
-    @property
-    def needs_search(self) -> bool:
-        """Whether rows must be looked at one by one; a prefix is found by the backend."""
-        return self != Filter(prefix=self.prefix)
 
     def is_too_young(self, hold: HeldLock) -> bool:
         """Whether it hasn't been held for long enough, or for an unknown time."""
@@ -169,7 +152,7 @@ def held_locks(
         page = _searched(looks, wanted, 0, MOST_SEARCHED)
         rows = sorted(page.rows, key=lambda hold: -(hold.waiter_count or 0))
         return dataclasses.replace(page, rows=rows[offset : offset + limit])
-    if len(looks) == 1 and not wanted.needs_search:
+    if len(looks) == 1 and wanted == Filter(prefix):  # which the backend finds; else row by row
         page = looks[0].page(prefix, offset, limit)
     else:
         page = _searched(looks, wanted, offset, limit)
@@ -235,7 +218,7 @@ class Look:
         except LockError as error:
             self._note(error)
             return {}
-        return {client: (heartbeat, read(heartbeat)) for client, heartbeat in found.items()}
+        return {client: (heartbeat, json.loads(heartbeat.text)) for client, heartbeat in found.items()}
 
     @cached_property
     def waiters(self) -> list[Waiter]:
@@ -299,15 +282,13 @@ class Look:
     def oldest_first(self, wanted: Filter) -> Iterator[HeldLock]:
         """Yield the holds, the oldest first, until they are too young."""
         try:
+            rows = map(self.row, listing(self.backend).all_held(self.backend.key(wanted.prefix)))
             if self.lists_by_age:
-                yield from takewhile(lambda hold: not wanted.is_too_young(hold), self._all(wanted.prefix))
+                yield from takewhile(lambda hold: not wanted.is_too_young(hold), rows)
             else:
-                yield from sorted(islice(self._all(wanted.prefix), MOST_SEARCHED + 1), key=_age)
+                yield from sorted(islice(rows, MOST_SEARCHED + 1), key=_age)
         except LockError as error:
             self._note(error)
-
-    def _all(self, prefix: str) -> Iterator[HeldLock]:
-        return map(self.row, listing(self.backend).all_held(self.backend.key(prefix)))
 
 
 def _age(hold: HeldLock) -> float:
@@ -358,12 +339,6 @@ def _contended_first(rows: Sequence[HeldLock], looks: Sequence[Look], wanted: Fi
 # --- what processes tell ----------------------------------------------------------------------------------
 
 
-def read(presence: Heartbeat) -> dict[str, Any]:
-    """Return what a process has published about itself."""
-    record = json.loads(presence.text)
-    return record if isinstance(record, dict) else {}
-
-
 def _known(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: record.get(name) for name in names}
 
@@ -387,3 +362,112 @@ def waiters_of(record: dict[str, Any], silent: float = 0.0) -> Iterator[Waiter]:
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             logger.debug("the wait %r can't be read: %r", wait_id, entry)
+
+
+# --- who waits for whom -------------------------------------------------------------------------------------
+
+Holds = Mapping[tuple[str, str], Sequence[HeldLock]]  # by alias and key
+
+
+@dataclass(slots=True)
+class WaitNode:
+    """One waiter, or a holder that waits for nothing, and those who wait for what it holds."""
+
+    waiter: Waiter | None
+    holds: tuple[HeldLock, ...] = ()  # of a holder that waits for nothing
+    deadlocked: bool = False  # it is part of a circle
+    again: bool = False  # it is further up already, for a circle has no end
+    behind: list[WaitNode] = field(default_factory=list)  # those who wait for it
+
+    @property
+    def blocked(self) -> int:
+        """How many wait for it, directly or behind another waiter."""
+        return sum(1 + each.blocked for each in self.behind if not each.again)
+
+    @property
+    def longest(self) -> float:
+        """The longest time that any of those has waited, in seconds."""
+        waited = (max(each.waiter.waited if each.waiter else 0.0, each.longest) for each in self.behind)
+        return max(waited, default=0.0)
+
+    @property
+    def name(self) -> str:
+        """The lock that the first of those waits for."""
+        first = next((each.waiter for each in self.behind if each.waiter), self.waiter)
+        return first.name if first else ""
+
+    @property
+    def doing(self) -> str:
+        """The path of the request or the id of the task, where it is known."""
+        return next((each.doing for each in (self.waiter, *self.holds) if each and each.doing), "")
+
+    @property
+    def site(self) -> str:
+        """Where in the code the lock was taken or is wanted."""
+        return next((each.site for each in (self.waiter, *self.holds) if each and each.site), "")
+
+    @property
+    def who(self) -> str:
+        """Host, process and thread; several holders of one lock are separated by commas."""
+        return self.waiter.who if self.waiter else ", ".join(hold.holder for hold in self.holds)
+
+
+def wait_trees(waiting: Sequence[Waiter]) -> list[WaitNode]:
+    """Return the trees of waiters: each circle first, opened at its longest waiting member, and then the
+    holders, those that block most first.
+    """
+    holds, edges = waits_for(waiting)
+    circles = in_circles(edges)
+    behind = defaultdict[str, list[Waiter]](list)
+    for each in waiting:
+        for holder in edges[each.id]:
+            behind[holder].append(each)
+    shown: set[str] = set()
+
+    def tree(waiter: Waiter) -> WaitNode:
+        node = WaitNode(waiter, deadlocked=waiter.id in circles, again=waiter.id in shown)
+        if not node.again:
+            shown.add(waiter.id)
+            node.behind = [tree(each) for each in behind[waiter.id]]
+        return node
+
+    trees = [tree(each) for each in waiting if each.id in circles and each.id not in shown]
+    below = defaultdict[tuple[str, str], list[WaitNode]](list)  # a holder that waits for nothing
+    for each in waiting:
+        if not edges[each.id]:
+            below[each.backend, each.key].append(tree(each))
+    roots: list[WaitNode] = []
+    for lock, nodes in below.items():
+        roots += [WaitNode(None, tuple(holds[lock]), behind=nodes)] if holds[lock] else nodes
+    return trees + sorted(roots, key=lambda root: (-root.blocked, -root.longest))
+
+
+def waits_for(waiting: Sequence[Waiter]) -> tuple[Holds, dict[str, list[str]]]:
+    """Return the holds of each lock that is waited for, none where its backend doesn't answer; and by the id
+    of a waiter, the ids of those waiters that hold what it wants.
+    """
+    looks = {alias: Look(locks[alias]) for alias in {each.backend for each in waiting}}
+    holds = defaultdict[tuple[str, str], Sequence[HeldLock]](tuple)
+    for alias, key in {(each.backend, each.key) for each in waiting}:
+        with suppress(LockError):
+            holds[alias, key] = looks[alias].holds_of(key)
+    holding = {held: each.id for each in waiting for held in each.owners}
+    edges: dict[str, list[str]] = {}
+    for each in waiting:
+        owners = [(each.backend, hold.owner) for hold in holds[each.backend, each.key]]
+        edges[each.id] = [holding[held] for held in owners if held in holding]
+    return holds, edges
+
+
+def in_circles(edges: Mapping[str, Sequence[str]]) -> frozenset[str]:
+    """Return those who wait for themselves in the end."""
+
+    def reached(start: str) -> set[str]:
+        found, ahead = set[str](), [*edges[start]]
+        while ahead:
+            if (one := ahead.pop()) not in found:
+                found.add(one)
+                ahead += edges[one]
+        return found
+
+    return frozenset(each for each in edges if each in reached(each))

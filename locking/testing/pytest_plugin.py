@@ -10,29 +10,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import pytest
 from django.conf import settings
 from django.test import override_settings
 
-from locking.testing.tools import forget_locks, isolate_locks, override_locks
+from locking.testing import forget_locks, isolate_locks, override_locks
 
 SETTING: Final = "locks_in_tests"
 MARKER: Final = "locks"
-PLACES: Final = ("memory", "configured", "isolated")  # where a test's locks may be kept
+PLACES: Final = ("memory", "configured", "isolated")
+"""A store per test, as LOCKING says, or as LOCKING says under a prefix per test."""
 _configured = pytest.StashKey[Any]()  # `LOCKING` as the project has it
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the setting."""
-    parser.addini(
-        SETTING,
-        "where tests keep locks: memory (a store per test), configured (as LOCKING says), isolated (as"
-        " LOCKING says, under a prefix per test)",
-        default="memory",
-    )
+    parser.addini(SETTING, f"where tests keep their locks: {', '.join(PLACES)}", default="memory")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -74,11 +70,10 @@ def _uses_django() -> bool:
 @contextmanager
 def _keeping(place: str, config: pytest.Config) -> Iterator[None]:
     """Keep locks there inside the block, wherever the run keeps them."""
-    with ExitStack() as stack:
-        if place != "memory" and config.getini(SETTING) == "memory":
-            stack.enter_context(override_settings(LOCKING=config.stash[_configured]))
-        if place != "configured":
-            stack.enter_context(override_locks() if place == "memory" else isolate_locks())
+    is_elsewhere = place != "memory" and config.getini(SETTING) == "memory"
+    put_back = override_settings(LOCKING=config.stash[_configured]) if is_elsewhere else nullcontext()
+    keeping = {"memory": override_locks, "isolated": isolate_locks, "configured": nullcontext}[place]
+    with put_back, keeping():
         yield
 
 

@@ -122,7 +122,7 @@ def test_a_decorator_that_names_what_is_not_there_is_reported(options: Any, ids:
     def function() -> None: ...
 
     assert function in DECORATED
-    mine = checks._check_options(function)
+    mine = checks._check_decorated(function)
     assert [message.id for message in mine] == ids
 
 
@@ -149,10 +149,10 @@ def test_a_fence_that_no_client_can_check_is_reported(settings: Any, monkeypatch
     @distributed_lock(key="'a'", fenced=True, backend="broken")
     def broken() -> None: ...
 
-    assert [list(checks._check_fence(function)) for function in (sound, broken)] == [[], []]
-    assert [message.id for message in checks._check_fence(bare)] == ["locking.E008"]
+    assert [list(checks._check_decorated(function)) for function in (sound, broken)] == [[], []]
+    assert [message.id for message in checks._check_decorated(bare)] == ["locking.E008"]
     monkeypatch.setattr(connections["default"], "vendor", "oracle")
-    (message,) = checks._check_fence(sound)
+    (message,) = checks._check_decorated(sound)
     assert "the database 'default' can't check a token" in message.msg
 
 
@@ -175,7 +175,7 @@ def test_a_fence_at_mysqls_repeatable_read_is_reported(
 
     monkeypatch.setattr(connections["default"], "vendor", "mysql")
     monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", options)
-    assert [message.id for message in checks._check_fence(fenced)] == ids
+    assert [message.id for message in checks._check_decorated(fenced)] == ids
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from typing import Any
 from weakref import WeakSet
 
 import pytest
@@ -347,11 +348,19 @@ def test_a_server_for_development_may_forget_its_locks(patient, settings):
     assert list(messages()) == ["locking.W101"]
 
 
-@pytest.mark.parametrize("finding", live_checks.IDS)
-def test_each_id_tells_how_bad_it_is(finding):
-    """E, W and I are Django's levels; each id is used once."""
-    assert live_checks.IDS[finding][8] == {"error": "E", "warning": "W", "unknown": "I"}[finding[1]]
-    assert list(live_checks.IDS.values()).count(live_checks.IDS[finding]) == 1
+def test_each_id_tells_how_bad_it_is():
+    """E, W and I are Django's levels; each id is used once; a finding without one has its level's last."""
+    ids = [each for subject in live_checks.IDS.values() for each in subject] + [
+        *live_checks.OF_ANOTHER_BACKEND
+    ]
+    assert len(ids) == len(set(ids))
+    verdicts: tuple[tuple[Any, str], ...] = (("error", "E"), ("warning", "W"), ("unknown", "I"))
+    for verdict, letter in verdicts:
+        for subject, given in {**live_checks.IDS, "quorum": ()}.items():
+            message = live_checks._message("LOCKING['default']", Finding(subject, verdict, "", ""))
+            (own,) = [each for each in given if each[0] == letter] or [f"{letter}299"]
+            assert message is not None
+            assert (message.id, type(message).__name__[0]) == (f"locking.{own}", letter)
 
 
 @pytest.mark.parametrize("backend", ["TransactionLockBackend", "RowLockBackend"])

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from itertools import count
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 
 from locking.core.handler import DEFAULT_ALIAS, InvalidLockBackend
@@ -21,8 +21,7 @@ from locking.core.kinds import LABELS
 from locking.exceptions import BackendError, LockError
 from locking.inspection.admin_actions import force_release
 from locking.inspection.columns import STATES, HeldLock, visible
-from locking.inspection.held import Page, Problem, held_locks, known_waiters
-from locking.inspection.waiting import wait_trees
+from locking.inspection.held import Page, Problem, held_locks, known_waiters, wait_trees
 from locking.keys.names import UNSET, check_wait
 from locking.management.locks import output, running
 
@@ -36,26 +35,16 @@ could not be started; 128 and a signal's number when that ended it; 141 the read
 """
 
 
-def _seconds(text: str) -> float:
-    try:
-        return check_wait(float(text)) or 0.0
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds; write one such as 0.5"
-        ) from None
-
-
-def _whole(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number; write one such as 50")
-    return int(text)
+def seconds(text: str) -> float:
+    """Return a number of seconds; argparse has this function's name in its message."""
+    return check_wait(float(text)) or 0.0
 
 
 Options = dict[str, dict[str, Any]]  # what `add_argument` takes, by the option
 
 FLAG: Final = {"action": "store_true"}
-SECONDS: Final = {"type": _seconds, "metavar": "S"}
-WHOLE: Final = {"type": _whole, "metavar": "N"}
+SECONDS: Final = {"type": seconds, "metavar": "S"}
+WHOLE: Final = {"type": int, "metavar": "N"}
 TEXT: Final = {"default": "", "metavar": "TEXT"}
 
 NAME: Final[Options] = {"name": {"help": "the lock's name, without the KEY_PREFIX"}}
@@ -82,6 +71,11 @@ RELEASE: Final[Options] = {
     "--reason": {"required": True, "help": "why; it is kept in the audit"},
     "--owner": {"help": "the owner that `show` printed: a newer one keeps the lock"},
     "--yes": {**FLAG, "help": "don't ask"},
+    "--database": {
+        "action": "append",
+        "choices": connections,
+        "help": "where the fence is advanced; repeatable",
+    },
 }
 RUN: Final[Options] = {
     "--ttl": {**SECONDS, "help": "stop it after so many seconds at most"},
@@ -120,11 +114,6 @@ class Command(BaseCommand):
                 verb.add_argument(option, default=argparse.SUPPRESS, help="as for any manage.py command")
             for option, settings in (each for group in groups for each in group.items()):
                 verb.add_argument(option, **settings)
-            if name == "release":
-                where = "where the fence is advanced (default); may be given several times"
-                verb.add_argument("--database", action="append", choices=list(connections), help=where)
-
-    # the verbs
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Do what the verb says; errors become messages and exit statuses."""
@@ -149,16 +138,25 @@ class Command(BaseCommand):
             sys.exit(status)
 
     def _do_list(self, options: dict[str, Any]) -> int:
-        page = _page_of(options)
-        if options["json"]:
-            self._print_json(page.as_dict())
-        else:
-            output.print_table(self.stdout, output.cells_of(page.rows), self.style)
-            self._print_rest(page, options)
+        redraw, order = options["verb"] != "list", "waiters" if options["verb"] == "top" else "age"
+        for number in count(1):
+            page = _page_of(options, order)
+            if options["json"]:
+                self._print_json(page.as_dict())
+            else:
+                cells = output.cells_of(page.rows, page.problems if redraw else ())
+                output.print_table(self.stdout, cells, self.style, redraw=redraw)
+                if not redraw:
+                    self._print_rest(page, options)
+            if not redraw or (options["times"] is not None and number >= options["times"]):
+                break
+            time.sleep(options["every"])
         return _status_of(page)
 
-    def _print_json(self, fields: dict[str, Any]) -> None:
-        self.stdout.write(_as_json(fields))
+    _do_watch = _do_top = _do_list
+
+    def _print_json(self, fields: dict[str, Any], out: OutputWrapper | None = None) -> None:
+        (out or self.stdout).write(json.dumps(fields, ensure_ascii=False, default=str))
         self.stdout.flush()
 
     def _print_rest(self, page: Page, options: dict[str, Any]) -> None:
@@ -192,23 +190,7 @@ class Command(BaseCommand):
             none = "no waiter was found" if problems else "no lock has waiters"
             self.stderr.write(f"{len(found)}{about} wait" if found else none, self.style.NOTICE)
             self._print_problems(problems)
-        return _status_of_problems(problems)
-
-    def _do_watch(self, options: dict[str, Any]) -> int:
-        order = "waiters" if options["verb"] == "top" else "age"
-        for number in count(1):
-            page = _page_of(options, order)
-            if options["json"]:
-                self._print_json(page.as_dict())
-            else:
-                cells = output.cells_of(page.rows, page.problems)
-                output.print_table(self.stdout, cells, self.style, redraw=True)
-            if options["times"] is not None and number >= options["times"]:
-                break
-            time.sleep(options["every"])
-        return _status_of(page)
-
-    _do_top = _do_watch
+        return _status_of(Page([], 0, problems=problems))
 
     def _do_show(self, options: dict[str, Any]) -> int:
         picture = output.picture_of(options["name"], options["backend"])
@@ -284,17 +266,19 @@ class Command(BaseCommand):
 
     def _do_run(self, options: dict[str, Any]) -> int:
         same = {name: options[name] for name in ("name", "ttl", "wait", "fenced", "grace", "on_conflict")}
-        command, backend = _command(options), options["backend"] or DEFAULT_ALIAS
+        command: list[str] = options["command"]
+        if command[:1] == ["--"]:
+            command = command[1:]
+        elif command and command[0].startswith("-"):  # what looks like an option there was meant for us
+            name = command[0]
+            raise ValueError(f"{name} must come before the name: write locks run [options] NAME -- command")
+        backend = options["backend"] or DEFAULT_ALIAS
         report = running.run(running.Job(command=command, backend=backend, **same))
         if options["json"]:
-            self.stderr.write(_as_json({"name": options["name"], **asdict(report)}))
+            self._print_json({"name": options["name"], **asdict(report)}, self.stderr)
         elif report.message:
             self.stderr.write(report.message)
         return report.status
-
-
-def _as_json(fields: dict[str, Any]) -> str:
-    return json.dumps(fields, ensure_ascii=False, default=str)
 
 
 NARROWING: Final = ("prefix", "search", "state", "kind", "host", "older_than")
@@ -309,21 +293,8 @@ def _page_of(options: dict[str, Any], order: str = "age") -> Page:
     return held_locks(options["backend"], **chosen, order=order)
 
 
-def _command(options: dict[str, Any]) -> list[str]:
-    """Return the command; what looks like an option there was meant for us."""
-    command: list[str] = options["command"]
-    if command[:1] == ["--"]:
-        return command[1:]
-    if command and command[0].startswith("-"):
-        raise ValueError(f"{command[0]} must come before the name: write locks run [options] NAME -- command")
-    return command
-
-
 def _status_of(page: Page) -> int:
-    """A search that ended early is no success."""
-    return _status_of_problems(page.problems) or (0 if page.searched_all else NO)
-
-
-def _status_of_problems(problems: Sequence[Problem]) -> int:
-    """A backend that doesn't answer is a failure, one that can't list is none."""
-    return running.UNAVAILABLE if any(not problem.unsupported for problem in problems) else 0
+    """A backend that doesn't answer is a failure, one that can't list none; a short search is no success."""
+    if any(not problem.unsupported for problem in page.problems):
+        return running.UNAVAILABLE
+    return 0 if page.searched_all else NO

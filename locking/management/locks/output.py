@@ -16,8 +16,7 @@ from django.db import DatabaseError
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.exceptions import LockNotSupported
 from locking.inspection.columns import COLUMNS, Column, HeldLock, duration, facts, shortened, visible
-from locking.inspection.held import Problem, holds_of
-from locking.inspection.waiting import WaitNode
+from locking.inspection.held import Problem, WaitNode, holds_of
 from locking.keys.names import check_name
 from locking.models import Fence, LockEvent
 from locking.utils.databases import fence_name
@@ -27,7 +26,7 @@ Cells = tuple[Sequence[str], Sequence[Sequence[str]]]
 CLEAR: Final = "\x1b[H\x1b[J"  # to the upper left corner, and nothing from there on
 
 # Django's name for the color of each state.
-COLORS = {
+COLORS: Final = {
     "held": "SUCCESS",
     "expiring": "WARNING",
     "over-age": "WARNING",
@@ -83,7 +82,10 @@ def print_table(out: OutputWrapper, cells: Cells, style: Style, *, redraw: bool 
     """
     lines, is_terminal = [cells[0], *cells[1]], out.isatty()
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
-    texts = ["  ".join(map(_padded, line, widths)).rstrip() for line in lines]
+    pairs = (zip(line, widths, strict=True) for line in lines)
+    texts = [
+        "  ".join(text + " " * (width - _width(text)) for text, width in pair).rstrip() for pair in pairs
+    ]
     if is_terminal and redraw:
         columns, rows = get_terminal_size()
         out.write(CLEAR, str, ending="")
@@ -96,10 +98,6 @@ def print_table(out: OutputWrapper, cells: Cells, style: Style, *, redraw: bool 
 def _width(text: str) -> int:
     """Return how many columns of a terminal a text takes: Chinese letters are two wide."""
     return sum(1 + (east_asian_width(letter) in "WF") for letter in text)
-
-
-def _padded(text: str, width: int) -> str:
-    return text + " " * (width - _width(text))
 
 
 @dataclass(slots=True)

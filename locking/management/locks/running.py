@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 import time
 from asyncio.subprocess import Process
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from typing import Final
 from locking.core.lease import Lease
 from locking.core.lock import get_lock
 from locking.exceptions import BackendError, LockError, LockLost, LockNotAcquired
-from locking.keys.names import Unset, check_wait
+from locking.keys.names import Unset
 
 CONTENDED: Final = 75  # exit status when others have the lock: EX_TEMPFAIL of sysexits.h, *try again later*
 UNAVAILABLE: Final = 69  # when the backend doesn't answer: EX_UNAVAILABLE
@@ -36,9 +35,19 @@ FORWARDED: Final = tuple(getattr(signal, name) for name in NAMES if hasattr(sign
 TERMINAL: Final = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How it ended: the exit status, what to say about it, and seconds."""
+
+    status: int
+    message: str = ""
+    waited: float | None = None
+    held: float | None = None
+
+
+@dataclass(kw_only=True)
 class Job:
-    """What to run under which lock."""
+    """What to run under which lock: the wait for the lock, and then the command while it runs."""
 
     name: str
     command: Sequence[str]
@@ -50,52 +59,31 @@ class Job:
     on_conflict: int = CONTENDED  # exit status when others have the lock
 
     def __post_init__(self) -> None:
-        if self.grace is not None:
-            check_wait(self.grace, source="grace")
         if not 0 <= self.on_conflict <= 255:
             raise ValueError(f"on_conflict must be an exit status from 0 to 255, not {self.on_conflict}")
         if not hasattr(os, "killpg"):
             raise ValueError("locks run needs process groups, which this system does not have")
         if not self.command:
             raise ValueError("say what to run after two dashes: locks run NAME -- command")
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """How it ended: the exit status, what to say about it, and seconds."""
-
-    status: int
-    message: str = ""
-    waited: float | None = None
-    held: float | None = None
-
-
-def run(job: Job) -> Report:
-    """Acquire the lock, run the command, release; see the module."""
-    with _signals_put_back() as heard:
-        return asyncio.run(Running(job).run(heard))
-
-
-class Running:
-    """The wait for the lock, and then the command while it runs."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
         self._process: Process | None = None
         self._lost = asyncio.Event()
-        self._early: list[int] = []
-        """Signals that came before there was a command."""
+        self._early: list[int] = []  # signals that came before there was a command
 
     async def run(self, signals: Sequence[int]) -> Report:
         """Acquire, run, release; these signals end the wait, or go to the command."""
-        job, loop, begun = self._job, asyncio.get_running_loop(), time.monotonic()
+        loop, begun = asyncio.get_running_loop(), time.monotonic()
 
         def note_loss(lease: Lease) -> None:
             with suppress(RuntimeError):  # the loop has ended: the release reports the loss
                 loop.call_soon_threadsafe(self._lost.set)
 
         lock = get_lock(
-            job.name, ttl=job.ttl, wait=job.wait, fenced=job.fenced, backend=job.backend, on_lost=note_loss
+            self.name,
+            ttl=self.ttl,
+            wait=self.wait,
+            fenced=self.fenced,
+            backend=self.backend,
+            on_lost=note_loss,
         )
         self._waiting = asyncio.ensure_future(lock.aacquire())
         for number in signals:
@@ -105,7 +93,7 @@ class Running:
         except asyncio.CancelledError:
             return Report(KILLED + self._early[0], "stopped while waiting for the lock")
         except LockNotAcquired as error:
-            return Report(job.on_conflict, str(error), time.monotonic() - begun)
+            return Report(self.on_conflict, str(error), time.monotonic() - begun)
         except BackendError as error:
             return Report(UNAVAILABLE, str(error), time.monotonic() - begun)
         taken = time.monotonic()
@@ -140,11 +128,11 @@ class Running:
         environment = {"HOLDFAST_LOCK": lease.name, "HOLDFAST_FENCING_TOKEN": str(lease.fencing_token)}
         try:
             self._process = process = await asyncio.create_subprocess_exec(
-                *self._job.command, env=os.environ | environment, process_group=0
+                *self.command, env=os.environ | environment, process_group=0
             )
         except OSError as error:
             missing = isinstance(error, FileNotFoundError)
-            return NOT_FOUND if missing else NOT_EXECUTABLE, f"can't run {self._job.command[0]!r}: {error}"
+            return NOT_FOUND if missing else NOT_EXECUTABLE, f"can't run {self.command[0]!r}: {error}"
         try:
             for number in self._early:
                 self._send(number)
@@ -156,7 +144,7 @@ class Running:
             raise
 
     async def _watch_over(self, lease: Lease, process: Process) -> tuple[int, str]:
-        grace = min(GRACE, lease.ttl / 3) if self._job.grace is None else self._job.grace
+        grace = min(GRACE, lease.ttl / 3) if self.grace is None else self.grace
         either = [asyncio.ensure_future(process.wait()), asyncio.ensure_future(self._lost.wait())]
         while process.returncode is None:
             left = lease.remaining() - grace
@@ -173,12 +161,18 @@ class Running:
         self._send(signal.SIGKILL)
         status = _exit_status(await process.wait())
         why = "was lost" if self._lost.is_set() else "was about to end"
-        return f"the lock {self._job.name!r} {why}: the command was stopped (its exit status was {status})"
+        return f"the lock {self.name!r} {why}: the command was stopped (its exit status was {status})"
 
     def _send(self, number: int) -> None:
         assert self._process is not None
         with suppress(ProcessLookupError, PermissionError):  # it has just ended
             os.killpg(self._process.pid, number)
+
+
+def run(job: Job) -> Report:
+    """Acquire the lock, run the command, release; see the module."""
+    with _signals_put_back() as heard:
+        return asyncio.run(job.run(heard))
 
 
 def _exit_status(code: int) -> int:
@@ -187,10 +181,7 @@ def _exit_status(code: int) -> int:
 
 @contextmanager
 def _signals_put_back() -> Iterator[list[int]]:
-    """Yield the signals to forward, and put their handlers back; only the main thread may change them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield []
-        return
+    """Yield the signals to forward, and put their handlers back."""
     before = {number: signal.getsignal(number) for number in (*FORWARDED, signal.SIGCHLD)}
     if before[signal.SIGCHLD] is signal.SIG_IGN:  # inherited: the kernel would keep no exit status
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -204,8 +195,15 @@ def _signals_put_back() -> Iterator[list[int]]:
 
 @contextmanager
 def _terminal_of(process: Process) -> Iterator[None]:
-    """Give the terminal, where there is one and it is ours, to the command's group, and take it back."""
-    if not _has_terminal():
+    """Give the terminal, where there is one and it is ours, to the command's group, and take it back.
+
+    After setsid, as `su -c` does, it is another session's.
+    """
+    try:
+        is_ours = os.isatty(TERMINAL) and os.tcgetpgrp(TERMINAL) == os.getpgrp()
+    except OSError:
+        is_ours = False
+    if not is_ours:
         yield
         return
     before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # else taking it back would stop us
@@ -218,12 +216,3 @@ def _terminal_of(process: Process) -> Iterator[None]:
         with suppress(OSError):
             os.tcsetpgrp(TERMINAL, os.getpgrp())
         signal.signal(signal.SIGTTOU, before)
-
-
-def _has_terminal() -> bool:
-    """Whether the terminal is ours to give: after setsid, as `su -c` does, it is another session's."""
-    if threading.current_thread() is not threading.main_thread():
-        return False  # who may not change what SIGTTOU does can't take it back
-    with suppress(OSError):
-        return os.isatty(TERMINAL) and os.tcgetpgrp(TERMINAL) == os.getpgrp()
-    return False

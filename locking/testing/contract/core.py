@@ -17,9 +17,9 @@ from locking.backends.base import BaseLockBackend
 from locking.core.lease import State
 from locking.core.lock import get_lock
 from locking.exceptions import BackendUnavailable, LockKeyError, LockLost, LockNotOwned
+from locking.testing import simulate_loss
 from locking.testing.contract.base import ContractBase, begin, elsewhere, until
 from locking.testing.contract.reentry import ReentryContract
-from locking.testing.tools import simulate_loss
 
 VERBS = (
     "try_acquire", "extend", "extend_many", "release", "holder", "waiter",

@@ -15,7 +15,7 @@ from django.urls import clear_script_prefix, reverse, set_script_prefix
 from django.utils import timezone
 
 from locking import get_lock, get_semaphore
-from locking.admin.held_rows import signer
+from locking.admin.held import signer
 from locking.core.handler import locks
 from locking.exceptions import LockLost
 from locking.inspection.held import held_locks

@@ -794,21 +794,25 @@ def test_a_long_chain_is_looked_at_less_often(monkeypatch):
     """Each waiter of it costs two requests; the next look comes that many seconds later."""
     chain = [replace(blocked(n, 1.0), holds=(("default", f"o:{n}", "x"),)) for n in range(5)]
     monkeypatch.setattr(deadlocks, "holders_of", lambda wait: [f"o:{int(wait.id[2:]) + 1}"])
-    monkeypatch.setattr(deadlocks, "_published", lambda hold: [wait for wait in chain if hold in wait.owners])
+    found = {hold: wait for wait in chain for hold in wait.owners}
+    monkeypatch.setattr(deadlocks, "waiter_with", found.get)
+    monkeypatch.setattr(deadlocks, "now", lambda: 0.0)
     search = deadlocks.Search(chain[0])
     assert search.circle() is None
     assert search.asked == 2 * len(chain)
     watch: Any = object.__new__(deadlocks.DeadlockWatch)
-    watch._looks, watch._wait = 1, SimpleNamespace(begun=0.0, asked=search.asked)
-    assert watch._due() == deadlocks.FIRST_LOOK + search.asked + 1
+    watch._looks, watch._wait, watch.active = 1, SimpleNamespace(begun=0.0, asked=search.asked), True
+    assert watch.due() == deadlocks.FIRST_LOOK + search.asked + 1
 
 
 def test_further_looks_come_every_three_seconds(monkeypatch):
     """Each asks for the lock, too: less than once a second."""
     times = []
+    monkeypatch.setattr(deadlocks, "now", lambda: 0.0)
     watch: Any = object.__new__(deadlocks.DeadlockWatch)
+    watch.active = True
     for watch._looks in range(4):
         watch._wait = SimpleNamespace(begun=0.0, asked=watch._looks)
-        times.append(watch._due())
+        times.append(watch.due())
     assert times == pytest.approx([1.25, 4.25, 7.25, 10.25])
     assert times[0] > PUBLISH_AFTER

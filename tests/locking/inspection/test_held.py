@@ -10,7 +10,7 @@ from django.db import ProgrammingError, connection
 from django.utils.module_loading import import_string
 
 from locking import BackendUnavailable, get_lock, get_read_lock, get_semaphore, get_write_lock
-from locking.admin.held_rows import CELLS
+from locking.admin.held import CELLS
 from locking.backends.capabilities import Listing
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
@@ -26,9 +26,10 @@ from locking.inspection.held import (
     held_locks,
     holds_of,
     known_waiters,
+    wait_trees,
     waiters,
+    waits_for,
 )
-from locking.inspection.waiting import holds_wanted_by, wait_trees, waits_for
 from locking.management.locks import output
 from locking.models import Fence, LockEvent
 from locking.testing import override_locks
@@ -295,7 +296,8 @@ def test_a_waiters_holders_are_found_among_longer_names(among_longer_names):
     assert set(holders_of(wait)) == among_longer_names
     owner = min(among_longer_names)
     waits = [wait, dataclasses.replace(wait, id="h", key="b", holds=(("default", owner, "a"),))]
-    assert waits_for(waits, holds_wanted_by(waits))["w"] == ["h"]
+    _, edges = waits_for(waits)
+    assert edges["w"] == ["h"]
 
 
 def test_extending_keeps_others_out_for_longer(each_backend):

@@ -145,8 +145,9 @@ def test_a_backend_that_does_not_answer_is_reported(backend_down):
     ("arguments", "message"),
     [
         (["list", "--backend", "nosuch"], "LOCKING has no alias 'nosuch'"),
-        (["list", "--longer-than", "soon"], "'soon' is not a number of seconds"),
-        (["list", "--limit", "-1"], "'-1' is not a whole number"),
+        (["list", "--longer-than", "soon"], "--longer-than: invalid seconds value: 'soon'"),
+        (["list", "--limit", "-1"], "limit and older_than can't be negative: 0, -1"),
+        (["list", "--limit", "some"], "--limit: invalid int value: 'some'"),
         (["list", "--state", "odd"], "invalid choice: 'odd'"),
         (["release", "a"], "--reason"),
         (["run", "a", "--wait", "3", "--", "true"], "--wait must come before the name"),
@@ -175,6 +176,12 @@ def test_watching_without_a_terminal_prints_tables():
     with get_lock("a"):
         said = Said("watch", "--times", "2", "--every", "0")
     assert [line.split()[0] for line in said.out.splitlines()] == ["STATE", "held", "STATE", "held"]
+
+
+@pytest.mark.parametrize("times", ["0", "-1"])
+def test_watching_no_times_ends_with_the_first_table(times):
+    """It doesn't go on without end."""
+    assert Said("watch", "--times", times, "--every", "0").out.count("STATE") == 1
 
 
 class Terminal(StringIO):

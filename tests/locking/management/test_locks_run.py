@@ -18,7 +18,7 @@ import pytest
 from locking import get_lock
 from locking.inspection.held import holds_of
 from locking.keys.names import UNSET
-from locking.management.locks.running import Job, Running, run
+from locking.management.locks.running import Job, run
 from locking.signals import Observer, observe, stop_observing
 from locking.testing import simulate_contention
 from locking.testing.contract.base import until
@@ -335,7 +335,7 @@ def test_what_fails_behind_the_start_leaves_no_command_without_its_lock(monkeypa
         started.append(process)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Running, "_watch_over", fail)
+    monkeypatch.setattr(Job, "_watch_over", fail)
     with pytest.raises(ZeroDivisionError):
         run(shell("sleep 1000"))
     assert started[0].returncode == -signal.SIGKILL
