@@ -41,7 +41,6 @@ PARTS: Final[dict[str, str]] = {
     "backends/redis/cluster.py": "redis cluster",
     "backends/redis/sentinel.py": "redis sentinel",
     "backends/redis/redisson_kinds.py": "redisson's kinds",
-    "backends/redis/nodes.py": "redlock",
     "backends/zookeeper.py": "zookeeper and etcd",
     "backends/etcd.py": "zookeeper and etcd",
     "backends/queue.py": "zookeeper and etcd",

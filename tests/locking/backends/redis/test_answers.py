@@ -242,8 +242,8 @@ def undo_everything(patch):
     """A failed attempt gives back whatever it was granted, and tells the silent ones to."""
     undo = RedlockBackend._undo
 
-    def careless(self, *args, owner_is_given):
-        undo(self, *args, owner_is_given=False)
+    def careless(self, *args, is_given):
+        undo(self, *args, is_given=False)
 
     patch.setattr(RedlockBackend, "_undo", careless)
 
