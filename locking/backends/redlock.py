@@ -44,9 +44,8 @@ from locking.backends.capabilities import ForceRelease, Heartbeats, Listing
 from locking.backends.options import own_number
 from locking.backends.redis.backend import BATCH, RedisBackend
 from locking.backends.redis.diagnosis import judge, parse_info
-from locking.backends.redis.kinds import Ordinary
 from locking.backends.redis.protocol import Terms, taken_from
-from locking.backends.redis.scripts import Index, Request, command, extend_request
+from locking.backends.redis.scripts import Index, Ordinary, Request, command, extend_request
 from locking.backends.redis.topology import bad_location
 from locking.backends.redis.transport import ThreadConnection, ThreadServer, closed_on_failure, run
 from locking.conf import AliasSettings

@@ -15,7 +15,7 @@ import time
 from abc import abstractmethod
 from copy import copy
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from weakref import finalize
 
 from django.core.checks import CheckMessage
@@ -192,7 +192,7 @@ def _hear_the_end(connection: Any) -> None:
 class ServerQueueBackend(PooledBackend):
     """A backend whose waiters wait in the server's own queue."""
 
-    vendors = ("postgresql",)
+    vendors: ClassVar[tuple[str, ...]] = ("postgresql",)
 
     @abstractmethod
     def wait_for(self, key: str, owner: str, ttl: float, seconds: float) -> Outcome:

@@ -15,8 +15,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from locking.backends.redis.topology import SENTINEL_SCHEME, connection_options, without_password
 from locking.conf import AliasSettings
 
-SENTINEL_TIMEOUT: Final = 1.0
-"""Seconds after which the next Sentinel is asked: they are many, so that one may be down."""
+SENTINEL_TIMEOUT: Final = 1.0  # seconds after which the next Sentinel is asked: one of many may be down
 
 
 class Sentinels(Sentinel):

@@ -25,23 +25,20 @@ from redis.exceptions import RedisError
 from redis.sentinel import SentinelConnectionPool
 
 from locking.backends.options import misplaced
-from locking.backends.redis.async_transport import AsyncServer, EventLoops
+from locking.backends.redis.async_transport import AsyncServer, EventLoops, Servers
 from locking.backends.redis.protocol import ReplicaAck, Terms
 from locking.backends.redis.scripts import Index
 from locking.backends.redis.transport import ThreadServer
-from locking.backends.redis.verbs import Servers
 from locking.conf import AliasSettings
 
 SENTINEL_SCHEME: Final = "sentinel+"
-
 DEFAULT_ACK_TIMEOUT_MS: Final = 1000
+OLDEST: Final = (5, 2, 1)  # the oldest redis-py that the contract passed on
 
+# What `OPTIONS` may hold beside arguments of redis-py's connections.
 OWN_OPTIONS: Final = ("wait_replicas", "wait_timeout_ms", "sentinel_kwargs")
-"""What `OPTIONS` may hold beside arguments of redis-py's connections."""
-
-
-OLDEST: Final = (5, 2, 1)
-"""The oldest redis-py that the contract passed on."""
+NUMBERS: Final = ("db", "socket_timeout", "socket_connect_timeout", "health_check_interval")
+TEXTS: Final = ("username", "password", "client_name", "encoding")
 
 
 def require_supported_client(version: str = redis.__version__) -> None:
@@ -144,10 +141,6 @@ def _client_of_cache(settings: AliasSettings) -> object:
 def connection_options(settings: AliasSettings) -> dict[str, Any]:
     """Return those `OPTIONS` that redis-py's connections take."""
     return {name: value for name, value in settings.options.items() if name not in OWN_OPTIONS}
-
-
-NUMBERS: Final = ("db", "socket_timeout", "socket_connect_timeout", "health_check_interval")
-TEXTS: Final = ("username", "password", "client_name", "encoding")
 
 
 def try_options(settings: AliasSettings, kind: Any, options: Mapping[str, Any]) -> None:

@@ -13,10 +13,10 @@ from redis.exceptions import MovedError, RedisError
 
 from locking.backends.base import AsyncWaiter, Busy, Grant, Outcome
 from locking.backends.redis import protocol
-from locking.backends.redis.kinds import Kind
 from locking.backends.redis.protocol import UNREACHABLE
 from locking.backends.redis.scripts import (
     Asked,
+    Kind,
     Request,
     Resent,
     acquire_request,
@@ -29,16 +29,9 @@ from locking.backends.redis.scripts import (
 from locking.exceptions import BackendError, BackendUnavailable, LockError
 from locking.utils.clock import now
 
-NOT_ASKED: Final = Asked(0.0)
-
-NO_OWNER: Final = "-"
-"""An owner that never holds anything."""
-
-RECOVERY_PAUSE: Final = 0.1
-"""Seconds between a waiter's questions while its server is away and another is to take over."""
-
-PREPARATIONS: Final = 4
-"""How often an attempt resubscribes before the waiter sleeps: a slot that moves must not keep it busy."""
+NO_OWNER: Final = "-"  # never holds anything
+RECOVERY_PAUSE: Final = 0.1  # seconds between questions while another server is to take over
+PREPARATIONS: Final = 4  # resubscriptions before the waiter sleeps: a moving slot must not keep it busy
 
 
 class AnnouncedWaiter(AsyncWaiter):
@@ -52,7 +45,7 @@ class AnnouncedWaiter(AsyncWaiter):
         self._kind, self._calls = kind, calls
         self._key, self._owner, self._ttl, self._fenced = key, owner, ttl, fenced
         self._subscription: protocol.Subscription | None = None
-        self._asked, self._wants_channel = NOT_ASKED, False
+        self._asked, self._wants_channel = Asked(0.0), False
         self._unanswered = False  # a request of ours may be served late: see `Resent`
 
     def _request(self, queue: bool) -> Request:
@@ -83,11 +76,7 @@ class AnnouncedWaiter(AsyncWaiter):
         """
 
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class.
-
-        Raises:
-            NotReplicated: too few replicas have the lock; it was given back if it was new.
-        """
+        """See the base class; NotReplicated: too few replicas have it. What was new was given back."""
         try:
             for left in range(PREPARATIONS if queue else 0, -1, -1):
                 sent, unanswered = now(), self._unanswered
@@ -143,11 +132,8 @@ class AnnouncedWaiter(AsyncWaiter):
     async def _listens(self, server: protocol.Server, channel: str | None) -> bool:
         subscription = self._subscription
         if subscription is not None and subscription.server is server:
-            if channel is None or subscription.hears(channel):
-                return False
             with suppress(*UNREACHABLE):  # it died with its server, or while it was idle
-                await subscription.listen(channel)
-                return True
+                return channel is not None and await subscription.listen(channel)
         await self._abandon()
         while True:
             idle = server.idle_subscription(self._owner)

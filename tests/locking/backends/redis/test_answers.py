@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from locking import LockError, get_lock
-from locking.backends.redis.kinds import Ordinary
 from locking.backends.redis.protocol import NotReplicated
-from locking.backends.redis.scripts import Index
+from locking.backends.redis.scripts import Index, Ordinary
 from locking.backends.redlock import RedlockBackend
 from locking.core.breaker import breaker
 from locking.core.handler import locks

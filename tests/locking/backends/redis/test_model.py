@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from locking.backends.redis.kinds import NAMED, Ordinary
 from locking.backends.redis.scripts import (
+    NAMED,
     Index,
+    Ordinary,
     acquire_request,
     command,
     extend_request,
