@@ -196,27 +196,6 @@ def milliseconds(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
-def acquire_request(key: str, owner: str, ttl: float, *, keep: bool, entry: bytes, index: Index) -> Request:
-    """Return the call of acquire.lua; an empty `entry` means *don't wait in the queue*."""
-    (keys, _, lock), who = keys_of(key, index), owner.encode()
-    # One format instead of five small ones: this runs at every acquisition.
-    packet = b"*11\r\n%b%b$%d\r\n%b\r\n%b%b$%d\r\n%b\r\n" % (
-        ACQUIRE.by_digest, keys, len(who), who, packed_ms(ttl), KEEP if keep else DONT_KEEP,
-        len(entry), entry,
-    )  # fmt: skip
-    return new_tuple(Request, (ACQUIRE, packet, lock))  # a third of the time of `Request(...)`
-
-
-def release_request(key: str, owner: str, *, index: Index, entry: bytes = b"") -> Request:
-    """Return the call of release.lua, which takes `entry` out of the queue, too."""
-    (keys, channel, lock), who = keys_of(key, index), owner.encode()
-    script = RELEASE.in_cluster if index.clustered else RELEASE
-    packet = b"*10\r\n%b%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
-        script.by_digest, keys, len(who), who, channel, len(entry), entry,
-    )  # fmt: skip
-    return new_tuple(Request, (script, packet, lock))
-
-
 def extend_request(leases: Sequence[tuple[str, str, float]]) -> Request:
     """Return the call of extend.lua for leases of one cluster slot."""
     arguments = [part for _, owner, ttl in leases for part in (owner.encode(), milliseconds(ttl))]
@@ -385,9 +364,17 @@ class Ordinary(Kind):
     RAISE_TOKEN = Script("raise_token")
     FOREIGN = "hash", "%s*"
 
-    def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
-        """See the base class; a place in the queue takes more, see `waiter.HandoffWaiter`."""
-        return acquire_request(key, owner, ttl, keep=keep, entry=b"", index=self.index)
+    def acquire(
+        self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool = False, entry: bytes = b""
+    ) -> Request:
+        """See the base class; with a place as `entry` it waits in the queue."""
+        (keys, _, lock), who = keys_of(key, self.index), owner.encode()
+        # One format instead of five small ones: this runs at every acquisition.
+        packet = b"*11\r\n%b%b$%d\r\n%b\r\n%b%b$%d\r\n%b\r\n" % (
+            ACQUIRE.by_digest, keys, len(who), who, packed_ms(ttl), KEEP if keep else DONT_KEEP,
+            len(entry), entry,
+        )  # fmt: skip
+        return new_tuple(Request, (ACQUIRE, packet, lock))  # a third of the time of `Request(...)`
 
     def extend(self, key: str, owner: str, ttl: float, *, exactly: bool = False) -> Request:
         """See the base class; unless it is `exactly`, it answers in a list."""
@@ -395,8 +382,14 @@ class Ordinary(Kind):
             return self._ask(self.SHORTEN, key, owner, milliseconds(ttl), self._channel(key))
         return extend_request([(key, owner, ttl)])
 
-    def release(self, key: str, owner: str) -> Request:
-        return release_request(key, owner, index=self.index)
+    def release(self, key: str, owner: str, *, entry: bytes = b"") -> Request:
+        """See the base class; it takes `entry` out of the queue, too."""
+        (keys, channel, lock), who = keys_of(key, self.index), owner.encode()
+        script = RELEASE.in_cluster if self.index.clustered else RELEASE
+        packet = b"*10\r\n%b%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
+            script.by_digest, keys, len(who), who, channel, len(entry), entry,
+        )  # fmt: skip
+        return new_tuple(Request, (script, packet, lock))
 
     def force_release(self, key: str, owner: str) -> Request:
         """Return the call of release.lua for an operator, see wake_fair.lua."""

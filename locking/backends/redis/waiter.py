@@ -17,14 +17,13 @@ from locking.backends.redis.protocol import UNREACHABLE
 from locking.backends.redis.scripts import (
     Asked,
     Kind,
+    Ordinary,
     Request,
     Resent,
-    acquire_request,
     new_tuple,
     place_in_queue,
     read_outcome,
     read_wakeup,
-    release_request,
 )
 from locking.exceptions import BackendError, BackendUnavailable, LockError
 from locking.utils.clock import now
@@ -216,13 +215,13 @@ class HandoffWaiter(AnnouncedWaiter):
     never waits needs no second connection; one that waits again has it already and asks once.
     """
 
+    _kind: Ordinary
+
     def _request(self, queue: bool) -> Request:
         if queue and self._subscription is None and (server := self._calls.server_of(self._key)):
             self._subscription = server.idle_subscription(self._owner)
         entry = b"" if self._subscription is None else self._entry()
-        return acquire_request(
-            self._key, self._owner, self._ttl, keep=self._fenced, entry=entry, index=self._calls.index
-        )
+        return self._kind.acquire(self._key, self._owner, self._ttl, keep=self._fenced, entry=entry)
 
     def _entry(self) -> bytes:
         assert self._subscription is not None
@@ -247,4 +246,4 @@ class HandoffWaiter(AnnouncedWaiter):
 
     def _release_by(self, owner: str) -> Request:
         """Return the request that takes this waiter's place out of the queue, and ends a hold of `owner`."""
-        return release_request(self._key, owner, index=self._calls.index, entry=self._entry())
+        return self._kind.release(self._key, owner, entry=self._entry())

@@ -17,7 +17,7 @@ from locking import (
 )
 from locking.backends.base import Busy
 from locking.backends.redis import scripts
-from locking.backends.redis.scripts import Index, derived, keys_of, pack, release_request
+from locking.backends.redis.scripts import Index, Ordinary, derived, keys_of, pack
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.testing.contract.asyncio_ import auntil
@@ -348,7 +348,7 @@ def test_the_listener_of_a_process_that_gives_up_is_replaced(server, java):
     _hold(server, java)
     crowd = Crowd(server)
     place = crowd.places["1a"]
-    request = release_request("a", place.split()[0], index=Index(), entry=place.encode())
+    request = Ordinary(Index()).release("a", place.split()[0], entry=place.encode())
     assert server.execute_command(*parts_of(request)) == 0
     assert crowd.woken() == ["1b"]
 
@@ -357,7 +357,7 @@ def test_a_waiter_that_gives_up_on_a_free_lock_passes_it_on(server):
     """It alone may have been notified that the lock is free: the next in the queue has it."""
     crowd = Crowd(server)
     place = crowd.places["1a"]
-    request = release_request("a", place.split()[0], index=Index(), entry=place.encode())
+    request = Ordinary(Index()).release("a", place.split()[0], entry=place.encode())
     assert server.execute_command(*parts_of(request)) == 0
     assert crowd.woken() == ["1b"]
     assert server.hkeys("a") == [crowd.places["1b"].split()[0].encode()]
