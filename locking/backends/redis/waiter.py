@@ -69,11 +69,6 @@ class AnnouncedWaiter(AsyncWaiter):
         request = self._kind.leave(self._key, self._owner) if self._enqueued else None
         return True if request is None else await self._is_served(request)
 
-    async def _withdraw(self) -> None:
-        """Take back a place at which no message arrives any more; releases nothing, because it may be served
-        after the next request of this owner was granted.
-        """
-
     async def try_acquire(self, *, queue: bool) -> Outcome:
         """See the base class; NotReplicated: too few replicas have it. What was new was given back."""
         try:
@@ -198,9 +193,7 @@ class AnnouncedWaiter(AsyncWaiter):
 
     async def _abandon(self) -> None:
         """Start over: a waiter whose channel has no subscriber is passed over."""
-        if self._subscription is not None:
-            await self._withdraw()
-            self._close()
+        self._close()
 
     def _close(self) -> None:
         subscription, self._subscription = self._subscription, None
@@ -241,8 +234,11 @@ class HandoffWaiter(AnnouncedWaiter):
     async def _dequeue(self) -> bool:
         return self._subscription is None or await self._is_served(self._release_by(self._owner))
 
-    async def _withdraw(self) -> None:
-        await self._is_served(self._release_by(NO_OWNER))
+    async def _abandon(self) -> None:
+        """See the base class; ends no hold, because it may be served after this owner's next grant."""
+        if self._subscription is not None:
+            await self._is_served(self._release_by(NO_OWNER))
+            self._close()
 
     def _release_by(self, owner: str) -> Request:
         """Return the request that takes this waiter's place out of the queue, and ends a hold of `owner`."""
