@@ -257,7 +257,7 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
         a number of its own when a client connects, the server with its session's.
         """
         ((pid,),) = _asked(connection, "SELECT pg_backend_pid()")
-        if pid != connection.connection.info.backend_pid and not self._session_pooling:
+        if pid != connection.connection.info.backend_pid and not self.settings.options.get("session_pooling"):
             raise LockNotSupported(
                 f"the lock backend {self.alias!r} needs a session of its own, but a connection pooler sits"
                 f" between it and the database {self._using!r}: one that pools transactions would give the"

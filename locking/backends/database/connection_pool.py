@@ -200,7 +200,8 @@ class PooledBackend(BaseLockBackend):
         super().__init__(settings)
         where = f"LOCKING[{settings.alias!r}]"
         options = own_options(settings, using="default", timeout=DEFAULT_TIMEOUT, **self.options)
-        self._timeout, self._using = options["timeout"], (using := options["using"])
+        using = self._using = options["using"]
+        self._timeout = options["timeout"]
         if not isinstance(using, str) or using not in connections.settings:
             known = ", ".join(map(repr, sorted(connections.settings)))
             raise ImproperlyConfigured(
@@ -214,7 +215,6 @@ class PooledBackend(BaseLockBackend):
             )
         size = own_count(settings, options.get("max_connections", MAX_CONNECTIONS), "max_connections")
         self._pool = ConnectionPool(using, self._timeout, settings.alias, self._identify, size)
-        self._session_pooling = bool(options.get("session_pooling"))
 
     def _identify(self, connection: Any) -> None:
         """Prepare a new connection."""
