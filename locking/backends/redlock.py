@@ -6,20 +6,26 @@ what it knew, and a fence in the database for the rest.
 
 A token is the highest that the granting servers minted, written back to a majority of them before the lock is
 given: any later majority shares a server with it, which then mints a higher one.
+
+A request is sent to every server before the first reply is read. A server that refuses, hangs or fails is
+*silent*, whatever the reason, and is left alone for a moment; what it may still do of what it was asked is
+undone when it speaks again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from django.core.checks import CheckMessage, Warning
-from django.core.exceptions import ImproperlyConfigured
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from locking.backends.base import (
     AsyncPollingWaiter,
@@ -37,10 +43,11 @@ from locking.backends.base import (
 from locking.backends.capabilities import ForceRelease, Heartbeats, Listing
 from locking.backends.options import own_number
 from locking.backends.redis.backend import BATCH, RedisBackend
-from locking.backends.redis.diagnosis import judge
-from locking.backends.redis.kinds import Ordinary
-from locking.backends.redis.nodes import Node, Silence, ask_all
-from locking.backends.redis.scripts import Index, Request, extend_request
+from locking.backends.redis.diagnosis import judge, parse_info
+from locking.backends.redis.protocol import Terms, taken_from
+from locking.backends.redis.scripts import Index, Ordinary, Request, command, extend_request
+from locking.backends.redis.topology import bad_location
+from locking.backends.redis.transport import ThreadConnection, ThreadServer, closed_on_failure, run
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
 from locking.utils.clock import now
@@ -50,15 +57,170 @@ T = TypeVar("T")
 
 __all__ = ["RedlockBackend"]
 
+# By how much the clocks of servers and client may differ within a lease; Redlock's own figures.
 DRIFT_SHARE: Final = 0.01
 DRIFT_SECONDS: Final = 0.002
-"""By how much the clocks of servers and client may differ within a lease; Redlock's own figures."""
 
-DEFAULT_NODE_TIMEOUT: Final = 0.25
-"""Seconds for which a server that doesn't answer is waited for; small beside a ttl, and the same for all."""
+DEFAULT_NODE_TIMEOUT: Final = 0.25  # seconds; small beside a ttl, and the same for all
+MOST: Final = 10_000  # holds of each server that are looked at, the oldest first
+LEFT_ALONE: Final = 1.0  # seconds for which a silent server isn't asked: each caller would wait for it
+SETTLING: Final = 0.1  # seconds after which a server that answers again has processed what it had received
 
-MOST: Final = 10_000
-"""Holds of each server that are looked at, the oldest first."""
+
+# --- the servers ------------------------------------------------------------------------------------------
+
+
+class Silence(NamedTuple):
+    """In the place of a reply: why there is none."""
+
+    reason: str
+
+
+class PendingUndo(NamedTuple):
+    """A pending undo: sent twice once the server answers, for it handles old requests in any order."""
+
+    request: Request
+    due: float
+    last: bool
+
+
+class Sent(NamedTuple):
+    """A request on its way."""
+
+    connection: ThreadConnection
+    fresh: bool
+
+
+class Node:
+    """One of the servers; as `backend` it is asked alone."""
+
+    def __init__(self, settings: AliasSettings, url: str, timeout: float, restart_delay: float) -> None:
+        options = {**settings.options, "socket_timeout": timeout, "socket_connect_timeout": timeout}
+        self.backend = RedisBackend(replace(settings, location=url, cache=None, options=options))
+        alone: Any = self.backend.calls  # on connections of its own, which don't tell of a restart
+        self.server = ThreadServer(Terms(settings.alias, alone.index), alone.pool)
+        self._timeout, self._restart_delay = timeout, restart_delay
+        self._pending: deque[PendingUndo] = deque(maxlen=10_000)
+        self._silent_until, self._why = 0.0, ""
+
+    def send(self, request: Request) -> Sent | Silence:
+        """Send the request, unless the server was silent a moment ago."""
+        if now() < self._silent_until:
+            return Silence(self._why)
+        try:
+            idle = taken_from(self.server.idle)
+            connection = idle or self._opened(self.server.make())
+            with closed_on_failure(connection):
+                self._undo_pending(connection)
+                connection.send(request.by_digest)
+        except (RedisError, OSError) as error:
+            return self._fell_silent(error)
+        return Sent(connection, fresh=idle is None)
+
+    def read(self, asked: Sent | Silence, request: Request, deadline: float) -> Any:
+        """Return the reply, or Silence; `deadline` is shared by all servers."""
+        if isinstance(asked, Silence):
+            return asked
+        connection = asked.connection
+        try:
+            with closed_on_failure(connection):
+                try:
+                    reply = _reply(connection, deadline)
+                except NoScriptError:
+                    connection.send(request.by_source)
+                    reply = _reply(connection, deadline)
+                except RedisConnectionError:
+                    if asked.fresh:
+                        raise
+                    connection.disconnect()  # it was closed while it was idle: once more
+                    self._opened(connection).send(request.by_source)
+                    reply = request.settled(_reply(connection, deadline))
+        except (RedisError, OSError) as error:
+            return self._fell_silent(error)
+        self.server.idle.append(connection)
+        return reply
+
+    def _opened(self, connection: ThreadConnection) -> ThreadConnection:
+        """Connect; no connection outlives a restart of its server, so this is where one shows.
+
+        A server that restarted abstains until every lock that it forgot has ended.
+        """
+        with closed_on_failure(connection):
+            run(connection.connect())
+            if self._restart_delay:
+                said = run(connection.exchange(command("INFO", "server").by_digest, None))
+                up = float(parse_info(said)["uptime_in_seconds"])
+                if up < self._restart_delay:
+                    raise RedisConnectionError(
+                        f"it started {up:g} s ago and abstains for {self._restart_delay:g} s, having"
+                        " forgotten locks"
+                    )
+        return connection
+
+    def _fell_silent(self, error: Exception) -> Silence:
+        self._why = f"{type(error).__name__}: {error}"
+        if not isinstance(error, ResponseError):
+            self._silent_until = now() + LEFT_ALONE
+        return Silence(self._why)
+
+    # what is to be undone
+
+    def undo_later(self, request: Request) -> None:
+        """Undo something as soon as the server speaks again."""
+        self._pending.append(PendingUndo(request, 0.0, last=False))
+
+    def cancel(self, request: Request) -> None:
+        """Undo this no more."""
+        for undo in [undo for undo in list(self._pending) if undo.request == request]:
+            with suppress(ValueError):  # another thread has just taken it
+                self._pending.remove(undo)
+
+    def _undo_pending(self, connection: ThreadConnection) -> None:
+        for _ in range(len(self._pending)):
+            try:
+                undo = self._pending.popleft()
+            except IndexError:
+                return
+            if now() < undo.due:
+                self._pending.append(undo)
+                continue
+            try:
+                connection.send(undo.request.by_source)
+                connection.receive(self._timeout, pushed=False)
+            except ResponseError:  # an answer about this key, and none about what is asked next
+                self._pending.append(undo._replace(due=now() + LEFT_ALONE))
+                continue
+            except BaseException:
+                self._pending.append(undo)
+                raise
+            if not undo.last:
+                self._pending.append(PendingUndo(undo.request, now() + SETTLING, last=True))
+
+    def close(self) -> None:
+        """Close the idle sockets."""
+        run(self.server.shutdown())
+        self.backend.close()
+
+
+def _reply(connection: ThreadConnection, deadline: float) -> Any:
+    return connection.receive(max(0.001, deadline - now()), pushed=False)
+
+
+def ask_all(nodes: Sequence[Node], request: Request, timeout: float) -> list[Any]:
+    """Return the reply of every node, or its Silence, after at most `timeout` seconds for all of them."""
+    asked: deque[Sent | Silence] = deque()
+    try:
+        for node in nodes:
+            asked.append(node.send(request))
+        deadline = now() + timeout
+        return [node.read(asked.popleft(), request, deadline) for node in nodes]
+    finally:
+        for each in asked:  # interrupted: their answers would be taken for those to other requests
+            if isinstance(each, Sent):
+                each.connection.disconnect()
+
+
+# --- the lock ---------------------------------------------------------------------------------------------
 
 
 class RedlockBackend(Listing, ForceRelease, Heartbeats):
@@ -77,10 +239,8 @@ class RedlockBackend(Listing, ForceRelease, Heartbeats):
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
         options = dict(settings.options)
-        self._timeout = own_number(
-            settings, options.pop("node_timeout", DEFAULT_NODE_TIMEOUT), "node_timeout"
-        )
-        delay = options.pop("restart_delay", 0)
+        timeout, delay = options.pop("node_timeout", DEFAULT_NODE_TIMEOUT), options.pop("restart_delay", 0)
+        self._timeout = own_number(settings, timeout, "node_timeout")
         self._restart_delay = own_number(settings, delay, "restart_delay") if delay else 0.0
         redis = replace(settings, options=options)
         self.nodes = [Node(redis, url, self._timeout, self._restart_delay) for url in _urls(settings)]
@@ -99,21 +259,16 @@ class RedlockBackend(Listing, ForceRelease, Heartbeats):
         request = self._kind.acquire(key, owner, padded(ttl), keep=fenced, queue=False)
         replies = ask_all(self.nodes, request, patience)
         tokens = [abs(reply) for reply in replies if isinstance(reply, int)]
-        if len(tokens) >= self.quorum:
-            token = max(tokens)
-            if self._agree(key, owner, token, tokens, patience, keep=fenced) and now() < sent + ttl:
-                self._cancel_undoing(key, owner)
-                is_new = all(reply > 0 for reply in replies if isinstance(reply, int))
-                return Grant(token, sent, is_new=is_new)
-        self._undo(key, owner, replies, patience, owner_is_given=owner_is_given)
+        enough = len(tokens) >= self.quorum
+        if enough and self._agree(key, owner, tokens, patience, keep=fenced) and now() < sent + ttl:
+            release = self._kind.release(key, owner)
+            for node in self.nodes:  # what earlier tries of this owner left would undo the grant
+                node.cancel(release)
+            is_new = all(reply > 0 for reply in replies if isinstance(reply, int))
+            return Grant(max(tokens), sent, is_new=is_new)
+        self._undo(key, owner, replies, patience, is_given=owner_is_given)
         self._require_quorum(replies)
         return _busy(replies)
-
-    def _cancel_undoing(self, key: str, owner: str) -> None:
-        """Forget what earlier tries of this owner left to be undone: it would undo the grant."""
-        request = self._kind.release(key, owner)
-        for node in self.nodes:
-            node.cancel(request)
 
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
         return RedlockWaiter(self, key, owner, ttl, fenced)
@@ -121,18 +276,15 @@ class RedlockBackend(Listing, ForceRelease, Heartbeats):
     def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
         return AsyncRedlockWaiter(self, key, owner, ttl, fenced)
 
-    def _agree(
-        self, key: str, owner: str, token: int, tokens: list[int], patience: float, *, keep: bool
-    ) -> bool:
-        """Have a majority know the token, so that no later one of another majority is lower."""
+    def _agree(self, key: str, owner: str, tokens: list[int], patience: float, *, keep: bool) -> bool:
+        """Have a majority know the highest, so that no later token of another majority is lower."""
+        token = max(tokens)
         if tokens.count(token) >= self.quorum:
             return True
         request = self._kind.raise_token(key, owner, token, keep=keep)
         return ask_all(self.nodes, request, patience).count(1) >= self.quorum
 
-    def _undo(
-        self, key: str, owner: str, replies: list[Any], patience: float, *, owner_is_given: bool
-    ) -> None:
+    def _undo(self, key: str, owner: str, replies: list[Any], patience: float, *, is_given: bool) -> None:
         """Give back what too few have granted; a silent server may still grant it, and undoes it later.
 
         A given owner may have held the lock before, on a majority that is silent now: nothing is owed then.
@@ -141,10 +293,10 @@ class RedlockBackend(Listing, ForceRelease, Heartbeats):
         granted = [
             node
             for node, reply in zip(self.nodes, replies, strict=True)
-            if isinstance(reply, int) and (reply > 0 or not owner_is_given)
+            if isinstance(reply, int) and (reply > 0 or not is_given)
         ]
         answers = ask_all(granted, request, patience)
-        if not owner_is_given:
+        if not is_given:
             self._undo_later(request, self.nodes, replies)
             self._undo_later(request, granted, answers)
 
@@ -209,13 +361,12 @@ class RedlockBackend(Listing, ForceRelease, Heartbeats):
     def holder(self, key: str) -> Holder | None:
         replies = ask_all(self.nodes, self._kind.holder(key), self._timeout)
         self._require_quorum(replies)
-        seen = [
-            (reply[1].decode(), reply[2]) for reply in replies if not isinstance(reply, Silence) and reply
-        ]
-        for owner, votes in Counter(owner for owner, _ in seen).most_common(1):
-            if votes >= self.quorum:
-                left = sorted((left for name, left in seen if name == owner), reverse=True)
-                return Holder(owner, 1, bare(left[self.quorum - 1] / 1000))
+        left = defaultdict[bytes, list[int]](list)
+        for _, owner, milliseconds in [each for each in replies if each and not isinstance(each, Silence)]:
+            left[owner].append(milliseconds)
+        for owner, times in left.items():
+            if len(times) >= self.quorum:
+                return Holder(owner.decode(), 1, bare(sorted(times)[-self.quorum] / 1000))
         return None
 
     # what is held, and by whom
@@ -246,10 +397,10 @@ class RedlockBackend(Listing, ForceRelease, Heartbeats):
 
     def _agreed(self, holds: Sequence[Held]) -> Held:
         """Return what several servers say of one hold, which ends when no majority has it any more."""
-        left = sorted((hold.remaining for hold in holds if hold.remaining is not None), reverse=True)
+        left = sorted(hold.remaining for hold in holds if hold.remaining is not None)
         return replace(
             holds[0],
-            remaining=bare(left[self.quorum - 1]) if len(left) >= self.quorum else None,
+            remaining=bare(left[-self.quorum]) if len(left) >= self.quorum else None,
             token=max(hold.token for hold in holds),
             since=min(hold.since or 0.0 for hold in holds) or None,
             waiters=None,  # they poll, without a queue
@@ -262,12 +413,10 @@ class RedlockBackend(Listing, ForceRelease, Heartbeats):
         self._from_each(lambda server: server.publish_heartbeats(records, forget=forget))
 
     def heartbeats(self, clients: Collection[str] | None = None) -> dict[str, Heartbeat]:
-        return self._latest(lambda server: server.heartbeats(clients))
-
-    def _latest(self, read: Callable[[RedisBackend], dict[str, Heartbeat]]) -> dict[str, Heartbeat]:
-        """Return what the server says that heard of a client last."""
-        newest_last = [each for heard in self._from_each(read) for each in heard.items()]
-        return dict(sorted(newest_last, key=lambda each: each[1].silent or 0.0, reverse=True))
+        """See the base class: what the server says that heard of a client last."""
+        answers = self._from_each(lambda server: server.heartbeats(clients))
+        heard = [each for answer in answers for each in answer.items()]
+        return dict(sorted(heard, key=lambda each: each[1].silent or 0.0, reverse=True))
 
     def tidy(self) -> None:
         self._from_each(RedisBackend.tidy)
@@ -362,13 +511,9 @@ def _busy(replies: list[Any]) -> Busy:
 def _urls(settings: AliasSettings) -> list[str]:
     urls = settings.location
     if settings.cache is not None or not isinstance(urls, list | tuple):
-        raise _misplaced(settings, f"must be a list of the servers' URLs, not {urls!r}")
+        raise bad_location(settings, f"must be a list of the servers' URLs, not {urls!r}")
     if len(set(urls)) < len(urls):
-        raise _misplaced(settings, "names a server twice: each has one vote")
+        raise bad_location(settings, "names a server twice: each has one vote")
     if len(urls) < 3:
-        raise _misplaced(settings, f"names {len(urls)}: to tolerate a failure it takes three or more")
+        raise bad_location(settings, f"names {len(urls)}: to tolerate a failure it takes three or more")
     return list(urls)
-
-
-def _misplaced(settings: AliasSettings, why: str) -> ImproperlyConfigured:
-    return ImproperlyConfigured(f"LOCKING[{settings.alias!r}]['LOCATION'] {why}")

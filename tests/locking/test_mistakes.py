@@ -204,7 +204,7 @@ MISTAKES = [
     ),
     Mistake(key("CACHE", "default"), "LOCKING['default'] has both CACHE and LOCATION; keep one."),
     # the other engines
-    Mistake(location(None, REDLOCK), "['LOCATION'] must be a list of the servers' URLs, not None."),
+    Mistake(location(None, REDLOCK), "['LOCATION']: must be a list of the servers' URLs, not None."),
     Mistake(location(["redis://a"], REDLOCK), "names 1: to tolerate a failure it takes three or more."),
     Mistake(location(THREE, REDLOCK, nope=1), "got an unexpected keyword argument 'nope'."),
     Mistake(location(THREE, REDLOCK, node_timeout="x"), "['node_timeout'] must be seconds above 0"),

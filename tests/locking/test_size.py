@@ -41,7 +41,6 @@ PARTS: Final[dict[str, str]] = {
     "backends/redis/cluster.py": "redis cluster",
     "backends/redis/sentinel.py": "redis sentinel",
     "backends/redis/redisson_kinds.py": "redisson's kinds",
-    "backends/redis/nodes.py": "redlock",
     "backends/zookeeper.py": "zookeeper and etcd",
     "backends/etcd.py": "zookeeper and etcd",
     "backends/queue.py": "zookeeper and etcd",
@@ -64,12 +63,12 @@ UNCOUNTED: Final = ("migrations", "testing/contract")
 CEILINGS: Final = {
     "core": 7_741,
     "liveness": 329,  # goal: 300
-    "database": 1_429,
-    "redlock": 562,
-    "redis": 2_782,
-    "redis cluster": 245,
-    "redis sentinel": 85,
-    "redisson's kinds": 114,
+    "database": 1_392,
+    "redlock": 519,
+    "redis": 2_594,
+    "redis cluster": 240,
+    "redis sentinel": 78,
+    "redisson's kinds": 112,
     "zookeeper and etcd": 1_511,  # goal: 1,400
     "celery": 285,
     "contrib": 598,
@@ -80,7 +79,7 @@ CEILINGS: Final = {
     "command": 744,
     "testing": 353,
 }
-MOST: Final = 19_252  # goal: 18,000
+MOST: Final = 18_970  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 

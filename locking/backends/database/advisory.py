@@ -20,22 +20,19 @@ from weakref import finalize
 
 from django.core.checks import CheckMessage
 from django.core.checks import Error as CheckError
-from django.core.exceptions import ImproperlyConfigured
 from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.backends.base import BaseLockBackend, Busy, Grant, Holder, Outcome, PollingWaiter, Waiter
 from locking.backends.capabilities import ForceRelease, Kinds, SessionBound
 from locking.backends.database.connection_pool import (
-    DEFAULT_TIMEOUT,
     ConnectionPool,
     NoConnection,
+    PooledBackend,
     abandon,
     discard,
     fetched,
-    require_alias,
 )
-from locking.backends.options import own_options
 from locking.conf import AliasSettings
 from locking.exceptions import LockNotSupported
 from locking.utils.background import after_fork
@@ -192,64 +189,20 @@ def _hear_the_end(connection: Any) -> None:
     connection.connection.add_notice_handler(hear)
 
 
-def wait_in_line(
-    connection: BaseDatabaseWrapper, form: str, number: int, seconds: float, patience: float, ttl: float
-) -> bool:
-    """Wait in the server's own queue for at most `seconds`; False when they are over.
+class ServerQueueBackend(PooledBackend):
+    """A backend whose waiters wait in the server's own queue."""
 
-    The server may grant the lock to a process that is frozen by then: it ends that session like a holder's.
-    """
-    raw: Any = connection.connection
-    bounded = raw.wait
-    with connection.cursor() as cursor:
-        silence = as_milliseconds(max(ttl, patience))
-        cursor.execute(PREPARE_TO_WAIT, {"wait": as_milliseconds(seconds), "silence": silence})
-        if isinstance(bounded, partial):
-            raw.wait = partial(bounded.func, timeout=seconds + patience)
-        try:
-            cursor.execute(WAIT.format(form=form), {"number": number})
-        except Error as error:
-            if not was_locked_out(error):
-                raise
-            # A connection of the pool is idle until it is needed.
-            cursor.execute("SELECT set_config('idle_session_timeout', '0', false)")
-            return False
-        finally:
-            raw.wait = bounded
-    return True
-
-
-class ServerQueueBackend(BaseLockBackend):
-    """A backend on the database `OPTIONS['using']`, whose waiters wait in the server's own queue."""
-
-    vendors: ClassVar[tuple[str, ...]] = ("postgresql",)  # the engines that have such locks
-    options: ClassVar[dict[str, Any]] = {}  # further ones, with their defaults
-
-    def __init__(self, settings: AliasSettings) -> None:
-        super().__init__(settings)
-        options = own_options(settings, using="default", timeout=DEFAULT_TIMEOUT, **self.options)
-        self._timeout, self._session_pooling = options["timeout"], bool(options.get("session_pooling"))
-        self._using = require_alias(options["using"], settings.alias)
-        self._pool = ConnectionPool(self._using, self._timeout, settings.alias, self._identify)
-        if self._pool.vendor not in self.vendors:
-            raise ImproperlyConfigured(
-                f"LOCKING[{settings.alias!r}]: {type(self).__name__} works on {', '.join(self.vendors)}, and"
-                f" the database {self._using!r} is {self._pool.vendor}; take DatabaseBackend"
-            )
-
-    def _identify(self, connection: Any) -> None:
-        """Prepare a new connection."""
+    vendors: ClassVar[tuple[str, ...]] = ("postgresql",)
 
     @abstractmethod
     def wait_for(self, key: str, owner: str, ttl: float, seconds: float) -> Outcome:
         """Acquire the lock, waiting in the server's queue for at most `seconds`."""
 
+    def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
+        return self.wait_for(key, owner, ttl, 0.0)
+
     def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
         return ServerQueueWaiter(self, key, owner, ttl, fenced)
-
-    def close(self) -> None:
-        """See the base class; what is held stays held."""
-        self._pool.close()
 
 
 class ServerQueueWaiter(PollingWaiter):
@@ -275,7 +228,7 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
 
     options = {"session_pooling": False}  # noqa: RUF012 - a constant
     frees_with_holder = True
-    kinds: ClassVar[frozenset[str]] = frozenset({"read", "write"})
+    kinds = frozenset({"read", "write"})
 
     _form = ""  # the end of the names of PostgreSQL's functions; of a read lock's it is "_shared"
 
@@ -304,7 +257,7 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
         a number of its own when a client connects, the server with its session's.
         """
         ((pid,),) = _asked(connection, "SELECT pg_backend_pid()")
-        if pid != connection.connection.info.backend_pid and not self._session_pooling:
+        if pid != connection.connection.info.backend_pid and not self.settings.options.get("session_pooling"):
             raise LockNotSupported(
                 f"the lock backend {self.alias!r} needs a session of its own, but a connection pooler sits"
                 f" between it and the database {self._using!r}: one that pools transactions would give the"
@@ -318,7 +271,7 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
         sent = now()
         if self.extend(key, owner, ttl):
             return Grant(0, sent, is_new=False)
-        return self.wait_for(key, owner, ttl, 0.0)
+        return super().try_acquire(key, owner, ttl)
 
     def wait_for(self, key: str, owner: str, ttl: float, seconds: float) -> Outcome:
         """See the base class; without `seconds` ask once.
@@ -359,7 +312,7 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
             if not granted:
                 holders = _asked(connection, HOLDERS, halves_of(key))
                 return Busy(holder=holders[0][0] if holders else None)
-        elif wait_in_line(connection, self._form, number, patience, self._timeout, ttl):
+        elif self._waited(connection, number, patience, ttl):
             sent = now()
             ((*_, pid),) = _asked(connection, KEEP, asked)
         else:
@@ -370,6 +323,30 @@ class AdvisoryLockBackend(SessionBound, ServerQueueBackend, Kinds, ForceRelease)
                 if not held.is_alive():
                     self._holds.pop(name, None)  # with the last reference its connection is closed
         return Grant(0, sent)
+
+    def _waited(self, connection: BaseDatabaseWrapper, number: int, seconds: float, ttl: float) -> bool:
+        """Wait in the server's own queue for at most `seconds`; False when they are over.
+
+        The server may grant the lock to a process that is frozen by then: it ends that session as a holder's.
+        """
+        raw: Any = connection.connection
+        bounded = raw.wait
+        with connection.cursor() as cursor:
+            silence = as_milliseconds(max(ttl, self._timeout))
+            cursor.execute(PREPARE_TO_WAIT, {"wait": as_milliseconds(seconds), "silence": silence})
+            if isinstance(bounded, partial):
+                raw.wait = partial(bounded.func, timeout=seconds + self._timeout)
+            try:
+                cursor.execute(WAIT.format(form=self._form), {"number": number})
+            except Error as error:
+                if not was_locked_out(error):
+                    raise
+                # A connection of the pool is idle until it is needed.
+                cursor.execute("SELECT set_config('idle_session_timeout', '0', false)")
+                return False
+            finally:
+                raw.wait = bounded
+        return True
 
     def extend(self, key: str, owner: str, ttl: float) -> bool:
         held = self._holds.get((key, owner))

@@ -14,13 +14,16 @@ from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 from weakref import WeakSet, finalize
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, InterfaceError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from locking.backends.base import BaseLockBackend
+from locking.backends.options import own_count, own_options
+from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
 from locking.utils.background import after_fork
 from locking.utils.clock import now
@@ -30,13 +33,11 @@ T = TypeVar("T")
 
 DEFAULT_TIMEOUT: Final = 5.0  # seconds after which a request to a database that doesn't answer is given up
 
+MAX_CONNECTIONS: Final = 8  # per process and backend: threads that ask at the same time share them
 UNREACHABLE: Final = (OperationalError, InterfaceError)
 
-MAX_CONNECTIONS: Final = 8
-"""Connections per process and backend: threads that ask at the same time share them."""
-
+# What a forked child inherited: kept, so that nothing closes it, for closing would end the parent's.
 PARENTS: Final[list[BaseDatabaseWrapper]] = []
-"""What a forked child inherited: kept, so that nothing closes it, for closing would end the parent's."""
 
 
 class NoConnection(BackendUnavailable):
@@ -57,15 +58,15 @@ class ConnectionPool:
         using: str,  # alias in DATABASES
         timeout: float,  # seconds after which an unanswered request is given up, and its connection with it
         owner: str,  # how errors call the backend
-        ready: Callable[[BaseDatabaseWrapper], object] = bool,  # run once on every new connection
-        size: int = MAX_CONNECTIONS,  # requests at the same time; who takes a connection has another
+        ready: Callable[[BaseDatabaseWrapper], object],  # run once on every new connection
+        size: int,  # requests at the same time; who takes a connection has another
     ) -> None:
         self.using, self.vendor = using, connections[using].vendor
         self._which = f"the database {using!r} of the lock backend {owner!r}"
         self._timeout, self._ready, self._size = timeout, ready, size
         self._idle: deque[BaseDatabaseWrapper] = deque()
         self.forget()
-        finalize(self, close_all, self._idle)
+        finalize(self, _close_all, self._idle)
         after_fork(self.forget)
 
     def forget(self) -> None:
@@ -122,10 +123,6 @@ class ConnectionPool:
     def fetch(self, statement: str, asked: Any = None) -> list[Any]:
         """Return the rows that a statement answers; see `run`."""
         return self.run(lambda cursor, _: fetched(cursor, statement, asked))
-
-    def change(self, statement: str, asked: Any = None) -> int:
-        """Return how many rows a statement changes; see `run`."""
-        return self.run(lambda cursor, _: changed(cursor, statement, asked))
 
     def _enter(self) -> Permit:
         """Return a permit; wait for it while there are `size`."""
@@ -190,23 +187,41 @@ class ConnectionPool:
 
     def close(self) -> None:
         """Close the idle ones."""
-        close_all(self._idle)
+        _close_all(self._idle)
 
 
-def require_alias(using: object, owner: str) -> str:
-    """Return `using` if DATABASES has it and the locks know its engine; else ImproperlyConfigured."""
-    if not isinstance(using, str) or using not in connections.settings:
-        known = ", ".join(map(repr, sorted(connections.settings)))
-        raise ImproperlyConfigured(
-            f"LOCKING[{owner!r}]['OPTIONS']['using'] is {using!r}, which DATABASES doesn't have; it has"
-            f" {known}"
-        )
-    if connections[using].vendor not in VENDORS:
-        raise ImproperlyConfigured(
-            f"LOCKING[{owner!r}] is on the database {using!r}, {connections[using].display_name}; locks"
-            " support PostgreSQL, MySQL, MariaDB and SQLite"
-        )
-    return using
+class PooledBackend(BaseLockBackend):
+    """A backend on the database `OPTIONS['using']`, which it asks over connections of its own."""
+
+    vendors: ClassVar[tuple[str, ...]] = VENDORS  # the engines that have such locks
+    options: ClassVar[dict[str, Any]] = {}  # further ones, with their defaults
+
+    def __init__(self, settings: AliasSettings) -> None:
+        super().__init__(settings)
+        where = f"LOCKING[{settings.alias!r}]"
+        options = own_options(settings, using="default", timeout=DEFAULT_TIMEOUT, **self.options)
+        using = self._using = options["using"]
+        self._timeout = options["timeout"]
+        if not isinstance(using, str) or using not in connections.settings:
+            known = ", ".join(map(repr, sorted(connections.settings)))
+            raise ImproperlyConfigured(
+                f"{where}['OPTIONS']['using'] is {using!r}, which DATABASES doesn't have; it has {known}"
+            )
+        if (vendor := connections[using].vendor) not in self.vendors:
+            advice = "take DatabaseBackend" if vendor in VENDORS else "take another engine"
+            raise ImproperlyConfigured(
+                f"{where}: {type(self).__name__} works on {', '.join(self.vendors)}, and the database"
+                f" {using!r} is {connections[using].display_name}; {advice}"
+            )
+        size = own_count(settings, options.get("max_connections", MAX_CONNECTIONS), "max_connections")
+        self._pool = ConnectionPool(using, self._timeout, settings.alias, self._identify, size)
+
+    def _identify(self, connection: Any) -> None:
+        """Prepare a new connection."""
+
+    def close(self) -> None:
+        """See the base class; what is held stays held."""
+        self._pool.close()
 
 
 def in_memory(using: str) -> bool:
@@ -240,8 +255,7 @@ def unconnected_copy(using: str, timeout: float) -> BaseDatabaseWrapper:
     return connection
 
 
-def close_all(idle: deque[BaseDatabaseWrapper]) -> None:
-    """Close the unused connections."""
+def _close_all(idle: deque[BaseDatabaseWrapper]) -> None:
     while idle:
         discard(idle.pop())
 

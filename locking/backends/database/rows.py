@@ -28,18 +28,16 @@ from locking.backends.base import (
 )
 from locking.backends.capabilities import ForceRelease, Heartbeats, Listing
 from locking.backends.database.connection_pool import (
-    DEFAULT_TIMEOUT,
     MAX_CONNECTIONS,
     ConnectionPool,
     NoConnection,
+    PooledBackend,
     changed,
     discard,
     fetched,
     in_memory,
-    require_alias,
 )
 from locking.backends.database.sql import BY_VENDOR, CHANNEL
-from locking.backends.options import own_count, own_options
 from locking.backends.waiters import WaitingSteps, WokenTask, WokenThread
 from locking.conf import AliasSettings
 from locking.exceptions import BackendUnavailable
@@ -50,17 +48,14 @@ from locking.utils.logs import log_rarely
 
 logger = logging.getLogger(__name__)
 
-RECHECK: Final = 1.0
-"""Seconds after which a waiter asks again although it heard nothing: news may be lost with a connection."""
-
+RECHECK: Final = 1.0  # seconds until a waiter asks that heard nothing: news may be lost with a connection
+RECONNECT_PAUSE: Final = 0.5
 SWEEP_EVERY: Final = 3600.0
 SWEEP_LIMIT: Final = 1000
 CONFLICT_TRIES: Final = 5
 
-RECONNECT_PAUSE: Final = 0.5
 
-
-class DatabaseBackend(Heartbeats, Listing, ForceRelease):
+class DatabaseBackend(PooledBackend, Heartbeats, Listing, ForceRelease):
     """`"BACKEND": "locking.backends.database.DatabaseBackend"`, `"OPTIONS": {"using": "default"}`.
 
     Options:
@@ -69,16 +64,11 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
         max_connections: the process has at most so many for its requests, and one that listens.
     """
 
+    options = {"max_connections": MAX_CONNECTIONS}  # noqa: RUF012 - a constant
     supports_fencing = True
 
     def __init__(self, settings: AliasSettings) -> None:
         super().__init__(settings)
-        options = own_options(
-            settings, using="default", timeout=DEFAULT_TIMEOUT, max_connections=MAX_CONNECTIONS
-        )
-        size = own_count(settings, options["max_connections"], "max_connections")
-        self._using = require_alias(options["using"], settings.alias)
-        self._pool = ConnectionPool(self._using, options["timeout"], settings.alias, size=size)
         self._listener = NotificationListener(self._pool)
         self._next_sweep = now() + SWEEP_EVERY
         self.sql = BY_VENDOR[self._pool.vendor]
@@ -200,7 +190,7 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
 
         A row that was ever held with `fenced=True` stays: its token must not be forgotten.
         """
-        return self._pool.change(self.sql["sweep"], {"limit": limit})
+        return self._pool.run(lambda cursor, _: changed(cursor, self.sql["sweep"], {"limit": limit}))
 
     # heartbeats of processes: one row each, by the database's clock
 
@@ -225,7 +215,8 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
 
     def tidy(self) -> None:
         """Delete the records of processes that stopped long ago and, once per hour, the rows of old locks."""
-        self._pool.change(self.sql["tidy"], {"kept": HEARTBEAT_TTL * 1_000_000})
+        kept = {"kept": HEARTBEAT_TTL * 1_000_000}
+        self._pool.run(lambda cursor, _: changed(cursor, self.sql["tidy"], kept))
         if now() >= self._next_sweep and self.sweep() < SWEEP_LIMIT:
             self._next_sweep = now() + SWEEP_EVERY
 
@@ -247,10 +238,6 @@ class DatabaseBackend(Heartbeats, Listing, ForceRelease):
         if live:
             self.count_held(prefix="locking:check")
         return []
-
-    def close(self) -> None:
-        self._listener.close()
-        self._pool.close()
 
 
 def microseconds(seconds: float) -> int:
@@ -329,14 +316,12 @@ class NotificationListener:
         """Start without subscribers; a forked child has none of its parent's subscribers."""
         self._mutex = threading.Lock()
         self.subscribers: dict[str, deque[RowSteps]] = {}
-        self._closing = False
         self.listens = False
 
     def subscribe(self, key: str, subscriber: RowSteps) -> None:
         """Subscribe to news of `key`."""
         with self._mutex:
             self.subscribers.setdefault(key, deque()).append(subscriber)
-            self._closing = False
         if not self.listens:
             self._worker.wake()
 
@@ -358,15 +343,11 @@ class NotificationListener:
             if line := self.subscribers.get(key):
                 line[0].notify()
 
-    def close(self) -> None:
-        """Stop listening; waiters poll, and the next subscriber listens again."""
-        self._closing = True
-
     def _step(self) -> float | None:
         """Listen until there are no more waiters; after trouble, again in a moment."""
         pause = 0.0
         try:
-            if self._is_needed():
+            if self.subscribers:
                 self._listen()
         except Exception as error:  # the driver's own: what arrives unasked is not translated
             message = "waiters for locks in the database poll for now: %s"
@@ -374,12 +355,7 @@ class NotificationListener:
             pause = RECONNECT_PAUSE
         finally:
             self.listens = False
-        return now() + pause if self._is_needed() else None
-
-    def _is_needed(self) -> bool:
-        """Return whether there is a waiter to wake."""
-        with self._mutex:
-            return bool(self.subscribers) and not self._closing
+        return now() + pause if self.subscribers else None
 
     def _listen(self) -> None:
         connection = self._pool.connect()
@@ -393,7 +369,7 @@ class NotificationListener:
             with self._mutex:  # for what was sent before this connection listened
                 for line in self.subscribers.values():
                     line[0].notify()
-            while self._is_needed():
+            while self.subscribers:
                 for news in raw.notifies(timeout=0.5):
                     self.notify(news.payload)
         finally:

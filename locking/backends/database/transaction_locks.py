@@ -51,12 +51,8 @@ class TransactionScopedBackend(advisory.ServerQueueBackend):
     def prepare(self, key: str) -> None:
         """Do what must be committed before the transaction can lock."""
 
-    def try_acquire(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Outcome:
-        """See the base class; LockNotSupported outside a transaction."""
-        return self.wait_for(key, owner, ttl, 0.0)
-
     def wait_for(self, key: str, owner: str, ttl: float, seconds: float) -> Outcome:
-        """See the base class; the open transaction has the lock."""
+        """See the base class; the open transaction has the lock, and without one it is LockNotSupported."""
         connection = connections[self._using]
         if not connection.in_atomic_block:
             raise LockNotSupported(

@@ -43,6 +43,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
+# What an asyncio connection takes over from the pool of blocking ones; the rest is of the other kind.
 SHARED_OPTIONS: Final = (
     "host", "port", "path", "db", "username", "password", "credential_provider", "client_name", "protocol",
     "socket_timeout", "socket_connect_timeout", "socket_keepalive", "socket_keepalive_options",
@@ -50,10 +51,8 @@ SHARED_OPTIONS: Final = (
     "ssl_check_hostname", "ssl_password", "ssl_min_version", "ssl_ciphers", "ssl_include_verify_flags",
     "ssl_exclude_verify_flags",
 )  # fmt: skip
-"""What an asyncio connection takes over from the pool of blocking ones; the rest is of the other kind."""
-
+# What asyncio knows only since redis-py 7.2; a blocking client names it as None where it wasn't given.
 LATE_OPTIONS: Final = ("ssl_ca_path", "ssl_password")
-"""What asyncio knows only since redis-py 7.2; a blocking client names it as None where it wasn't given."""
 
 
 def connection_like(pool: ConnectionPool) -> Any:
@@ -151,25 +150,22 @@ class AsyncConnection(protocol.Connection):
 
     def disconnect(self) -> None:
         """Close without waiting for the other side: no await, so that a cancellation can't come between."""
-        self._stop_timer()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         closing = self.connection.disconnect(nowait=True)
         with contextlib.suppress(StopIteration, RuntimeError):  # RuntimeError: its event loop is gone
             closing.send(None)
         closing.close()
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     async def hang_up(self) -> None:
         """Close and wait for it, at most a second: TLS says good-bye, and a loop that ends before that
         leaves a transport which Python reports as leaked.
         """
-        self._stop_timer()
         with contextlib.suppress(RedisError, OSError, TimeoutError):
             async with asyncio.timeout(1.0):
                 await self.connection.disconnect()
+        self.disconnect()
 
 
 async def in_time(step: Awaitable[T], seconds: float) -> T:
@@ -204,7 +200,7 @@ class AsyncServer(Server):
     def idle_subscription(self, owner: str) -> AsyncSubscription | None:
         if self._reader is None or self._reader.is_closed:
             return None
-        return self._reader.subscription(owner)
+        return AsyncSubscription(self._reader, owner)
 
     async def subscribe(self, owner: str) -> AsyncSubscription:
         async with self._opening:
@@ -212,7 +208,7 @@ class AsyncServer(Server):
                 reader = PubSubReader(self, self.make())
                 await reader.open()
                 self._reader = reader
-        return self._reader.subscription(owner)
+        return AsyncSubscription(self._reader, owner)
 
     async def shutdown(self) -> None:
         if self._reader is not None and not self._reader.is_closed:
@@ -230,16 +226,17 @@ class AsyncSubscription(protocol.Subscription):
         self.channel, self.server = reader.channel, reader.server
         self._messages: asyncio.Queue[protocol.Message] = asyncio.Queue()
         self.put = self._messages.put_nowait
+        reader.subscriptions[owner] = self  # what is published before it reads lies in the socket
 
-    def hears(self, channel: str) -> bool:
-        return channel in self.reader.listened and self in self.reader.listened[channel].tasks
-
-    async def listen(self, channel: str) -> None:
+    async def listen(self, channel: str) -> bool:
+        if channel in self.reader.listened and self in self.reader.listened[channel].tasks:
+            return False
         try:
             await in_time(self.reader.listen(self, channel), DEFAULT_TIMEOUT)
         except UNREACHABLE:
             self.reader.close()
             raise
+        return True
 
     async def receive(self, timeout: float) -> protocol.Message | None:
         if not self._messages.empty():
@@ -274,7 +271,7 @@ class PubSubReader:
         self.channel = protocol.own_channel()
         self.listened: dict[str, Listened] = {}
         self.is_closed = False
-        self._subscriptions: dict[str, AsyncSubscription] = {}
+        self.subscriptions: dict[str, AsyncSubscription] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -287,11 +284,6 @@ class PubSubReader:
         except BaseException:
             self.close()
             raise
-
-    def subscription(self, owner: str) -> AsyncSubscription:
-        """Return `owner`'s share; what is published before it reads lies in the socket."""
-        made = self._subscriptions[owner] = AsyncSubscription(self, owner)
-        return made
 
     def start(self) -> None:
         """Read from now on."""
@@ -318,8 +310,8 @@ class PubSubReader:
 
     async def leave(self, subscription: AsyncSubscription) -> None:
         """Receive nothing more for this one; the last to leave stops the reader."""
-        if self._subscriptions.get(subscription.owner) is subscription:
-            del self._subscriptions[subscription.owner]
+        if self.subscriptions.get(subscription.owner) is subscription:
+            del self.subscriptions[subscription.owner]
         for channel, listened in list(self.listened.items()):
             was_alone = listened.tasks == {subscription}
             listened.tasks.discard(subscription)
@@ -328,7 +320,7 @@ class PubSubReader:
                 with contextlib.suppress(*UNREACHABLE):
                     for verb in self.server.verbs:
                         await self.connection.send(OPPOSITES[verb], channel)
-        if not self._subscriptions and self._task is not None:
+        if not self.subscriptions and self._task is not None:
             task, self._task = self._task, None
             task.cancel()
             await asyncio.wait({task})  # unlike `await task`, it lets a cancellation of ours through
@@ -363,7 +355,7 @@ class PubSubReader:
         channel, message = name.decode(), protocol.Message(name, payload)
         listened = self.listened.get(channel)
         if kind == b"message" and channel == self.channel:
-            subscription = self._subscriptions.get(payload.decode().split(" ", 1)[0])
+            subscription = self.subscriptions.get(payload.decode().split(" ", 1)[0])
             if subscription is not None:
                 subscription.put(message)
         elif listened is not None and kind == self.server.verbs[-1].lower().encode():
@@ -380,7 +372,7 @@ class PubSubReader:
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
         self._answer(RedisConnectionError("the subscribed socket is closed"))
-        for subscription in self._subscriptions.values():
+        for subscription in self.subscriptions.values():
             subscription.put(protocol.Message(b"", b""))
 
 
@@ -408,6 +400,13 @@ class EventLoops:
         self.kept[loop] = calls, guard
         run(guard.asend(None))  # as far as its `yield`
         return calls
+
+
+class Servers(NamedTuple):
+    """The servers of one alias, as threads and as event loops reach them."""
+
+    calls: protocol.Calls
+    loops: EventLoops
 
 
 async def _until_shutdown(

@@ -18,7 +18,7 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from locking.backends.redis.async_transport import AsyncServer, EventLoops
+from locking.backends.redis.async_transport import AsyncServer, EventLoops, Servers
 from locking.backends.redis.protocol import (
     MOVING,
     UNREACHABLE,
@@ -38,18 +38,13 @@ from locking.backends.redis.topology import (
     without_password,
 )
 from locking.backends.redis.transport import ThreadServer
-from locking.backends.redis.verbs import Servers
 from locking.conf import AliasSettings
 from locking.utils.clock import now
 
-TIMEOUT: Final = 1.0
-"""Seconds for which one request follows a cluster that changes; a waiter goes on asking anyway."""
-
-PAUSE: Final = 0.05
-"""Seconds between two questions meanwhile."""
-
+TIMEOUT: Final = 1.0  # seconds for which a request follows a cluster that changes; a waiter goes on anyway
+PAUSE: Final = 0.05  # seconds between two questions meanwhile
+# Redisson announces by SPUBLISH in a cluster of Redis 7 and by PUBLISH in an older one.
 LISTEN_BOTH: Final = ("SUBSCRIBE", "SSUBSCRIBE")
-"""Redisson announces by SPUBLISH in a cluster of Redis 7 and by PUBLISH in an older one."""
 
 
 class Address(NamedTuple):

@@ -12,32 +12,17 @@ from django.core.checks import CheckMessage, Error, Warning
 from locking.backends.base import BaseLockBackend, Finding, finding_of
 from locking.backends.capabilities import Kinds, backend_of
 from locking.backends.redis.protocol import ReplicaAck, Server
-from locking.backends.redis.scripts import command
+from locking.backends.redis.scripts import command, escaped, pairs_of
 from locking.backends.redis.transport import run
-from locking.backends.redis.verbs import escaped, pairs_of
 from locking.exceptions import BackendError, BackendUnavailable
 
-FLOOR: Final = (6, 2)
-"""The oldest version whose commands the scripts may use."""
-
-CLOCKS_APART: Final = 1.0
-"""Seconds by which the server's clock may differ: tokens and the times of lists are counted by it."""
-
-NEARLY_FULL: Final = 0.9
-"""Share of maxmemory; at the whole a server that evicts nothing refuses every acquisition."""
-
-SCANNED: Final = 1000
-"""Keys of a server that one request passes."""
-
-LOOKED_AT: Final = 20_000
-"""Keys of a server among which counters, or keys of another use, are looked for."""
-
-MANY: Final = 10_000
-"""Counters without a ttl that are worth a word."""
-
-MOST_OTHERS: Final = 1000
-"""Keys under the prefix that are looked at, each by a request."""
-
+FLOOR: Final = (6, 2)  # the oldest version whose commands the scripts may use
+CLOCKS_APART: Final = 1.0  # seconds; tokens and the times of lists are counted by the server's clock
+NEARLY_FULL: Final = 0.9  # of maxmemory; a full server that evicts nothing refuses every acquisition
+SCANNED: Final = 1000  # keys of a server that one request passes
+LOOKED_AT: Final = 20_000  # and all of them, among which counters, or keys of another use, are looked for
+MANY: Final = 10_000  # counters without a ttl that are worth a word
+MOST_OTHERS: Final = 1000  # keys under the prefix that are looked at, each by a request
 SHOWN: Final = 3
 
 
@@ -128,12 +113,7 @@ def _persistence(info: Mapping[str, str]) -> Iterator[Finding]:
 def judge_replication(
     info: Mapping[str, str], copies: ReplicaAck | None, min_replicas: int | None
 ) -> Finding:
-    """Say whether a failover may lose what was acquired.
-
-    Args:
-        copies: what an acquisition waits for, if anything.
-        min_replicas: what the server itself asks for before a write; None where it wouldn't tell.
-    """
+    """Say whether a failover may lose what was acquired; `min_replicas` is as `_min_replicas` has it."""
     replicas, wanted = int(info.get("connected_slaves", 0)), copies.replicas if copies is not None else 0
     verdict: Literal["ok", "warning", "error", "unknown"] = "ok"
     text, hint = f"master of {replicas} replicas", ""
@@ -221,12 +201,9 @@ def _counters(server: Server) -> Iterator[Finding]:
 
 
 def find_other_keys(backend: Kinds, servers: Iterable[Server]) -> Iterator[Finding]:
-    """Look for keys under the alias's KEY_PREFIX that are no locks: acquiring such a name is an error.
-
-    Without a prefix every key of the server would be such.
-    """
+    """Look for keys under the alias's KEY_PREFIX that are no locks: acquiring such a name is an error."""
     prefix = backend.settings.key_prefix
-    if not prefix:
+    if not prefix:  # every key of the server would be such
         return
     pages = chain.from_iterable(_scan(server, f"{escaped(prefix)}*") for server in servers)
     keys = [key.decode(errors="replace") for key in islice(chain.from_iterable(pages), MOST_OTHERS)]

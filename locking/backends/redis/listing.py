@@ -14,46 +14,41 @@ from typing import Any, Final
 
 from locking.backends.base import HEARTBEAT_TTL, Heartbeat, Held
 from locking.backends.capabilities import Counters, Heartbeats, Listing
-from locking.backends.redis.kinds import LETTERS, NAMED, Entry, Kind, is_hold, read_entry
-from locking.backends.redis.scripts import INCR_COUNTERS, INDEX_SCAN, Request, command
+from locking.backends.redis.protocol import Calls
+from locking.backends.redis.scripts import (
+    INCR_COUNTERS,
+    INDEX_SCAN,
+    LETTERS,
+    NAMED,
+    Entry,
+    Request,
+    command,
+    escaped,
+    is_hold,
+    pairs_of,
+    read_entry,
+)
 from locking.backends.redis.transport import run
-from locking.backends.redis.verbs import RedisVerbs, Servers, escaped, pairs_of
-from locking.conf import AliasSettings
 from locking.exceptions import BackendError, BackendUnavailable
 
 logger = logging.getLogger(__name__)
 
-STRETCH: Final = 2000
-"""Entries that the server looks through at a time, and serves no other client: about a millisecond."""
-
-READINGS: Final = 20
-"""How often a page is read at most, because stale entries were met in it and taken out."""
-
+STRETCH: Final = 2000  # entries that the server looks through at a time, alone: about a millisecond
+READINGS: Final = 20  # how often a page is read at most, because stale entries were met in it
 SAMPLE: Final = 20
-MAX_STALE: Final = SAMPLE // 4
-"""Stale entries in a sample that end a sweep; Redis' own expiry cycle has both numbers."""
-
-SWEEPS: Final = 200
-"""Samples that one sweep of one index takes at most."""
-
-FORGOTTEN: Final = 8 * 24 * 3600
-"""Seconds after which an index goes that no sweep has seen: the longest lease is shorter."""
-
-SWEEP_EVERY: Final = 55
-"""Seconds for which one sweep is enough."""
-
-NEAR: Final = 20
-FAR: Final = 1000
-"""Keys among which a listing and a sweep look for locks of other clients."""
+MAX_STALE: Final = SAMPLE // 4  # that end a sweep; Redis' own expiry cycle has both numbers
+SWEEPS: Final = 200  # samples that one sweep of one index takes at most
+SWEEP_EVERY: Final = 55  # seconds for which one sweep is enough
+FORGOTTEN: Final = 8 * 24 * 3600  # seconds until an unswept index goes: the longest lease is shorter
+NEAR: Final = 20  # keys among which a listing looks for locks of other clients
+FAR: Final = 1000  # and a sweep
 
 
-class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
+class RedisListing(Listing, Heartbeats, Counters):
     """The index of one alias, and the records of its processes."""
 
-    def __init__(self, settings: AliasSettings, kind: Kind, servers: Servers) -> None:
-        super().__init__(settings, kind, servers)
-        self._index, self._key_prefix = kind.index, settings.key_prefix
-        self._cursors: dict[tuple[int, str], bytes] = {}
+    calls: Calls
+    _cursors: dict[tuple[int, str], bytes]  # where each server's keys are looked through next, by their type
 
     def held(self, *, prefix: str = "", offset: int = 0, limit: int = 50) -> list[Held]:
         """See the base class; locks of Redisson's clients appear once one of ours has met them."""
@@ -69,7 +64,7 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
     def indexed(self, prefix: str, offset: int, limit: int) -> list[Held]:
         """Return a page of the live holds that are in the index, the oldest first."""
         for _ in range(READINGS):
-            if not self._key_prefix.startswith(prefix):
+            if not self.settings.key_prefix.startswith(prefix):
                 page = list(islice(self._matching(prefix.encode()), offset, offset + limit))
             else:
                 page = self._read(offset, limit) if limit else []  # to `_read` 0 means all
@@ -87,19 +82,19 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
 
     def count_held(self, *, prefix: str = "") -> int:
         """See the base class; what ended by itself and wasn't met since is counted too."""
-        if self._key_prefix.startswith(prefix):
-            return sum(max(0, size - 1) for size in self._ask("ZCARD", *self._index.all()))  # without `~`
+        if self.settings.key_prefix.startswith(prefix):
+            sizes = self._ask("ZCARD", *self.calls.index.all())
+            return sum(max(0, size - 1) for size in sizes)  # without `~`
         return sum(1 for _ in self._matching(prefix.encode()))
 
     # reading the index
 
     def _matching(self, prefix: bytes) -> Iterator[Entry]:
         """Yield the entries whose key begins with `prefix`; on one server, the server looks for them."""
-        if self._index.clustered:
+        if self.calls.index.clustered:
             yield from (entry for entry in self._read(0, 0) if entry.key.startswith(prefix))
             return
-        (index,), start = self._index.all(), 0
-        looked_at = STRETCH
+        (index,), start, looked_at = self.calls.index.all(), 0, STRETCH
         while looked_at == STRETCH:
             request = INDEX_SCAN.call([index], start, start + STRETCH - 1, prefix)
             looked_at, found = run(self.calls.call(request))
@@ -108,18 +103,18 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
 
     def _read(self, start: int, count: int) -> list[Entry]:
         """Return `count` entries (0 = all) from the `start`-th on, the oldest first."""
-        first = 0 if self._index.clustered else start
+        first = 0 if self.calls.index.clustered else start
         parts = self._ask("ZRANGE", *self._in_use(), arguments=(first, start + count - 1, "WITHSCORES"))
         found = [entry for pairs in parts for entry in _entries(pairs)]
-        if not self._index.clustered:
+        if not self.calls.index.clustered:
             return found
         found.sort(key=lambda entry: entry.token)
         return found[start : start + count] if count else found
 
     def _in_use(self) -> list[bytes]:
         """Return the indexes that have entries; where there is one only, it isn't asked."""
-        every = self._index.all()
-        if not self._index.clustered:
+        every = self.calls.index.all()
+        if not self.calls.index.clustered:
             return every
         return [index for index, size in zip(every, self._ask("ZCARD", *every), strict=True) if size > 1]
 
@@ -131,7 +126,7 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
     def _look_at(self, entries: Iterable[Entry]) -> list[Held | None]:
         """Return what is true of each entry; None = it was stale, and is out of the index now."""
         looked_at = list(entries)
-        requests = [NAMED[each.kind](self._index).look(each) for each in looked_at]
+        requests = [NAMED[each.kind](self.calls.index).look(each) for each in looked_at]
         replies = run(self.calls.call_many(requests))
         return [_as_held(each, reply) for each, reply in zip(looked_at, replies, strict=True)]
 
@@ -139,7 +134,7 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
 
     def tidy(self) -> None:
         """Sweep, unless another process has done so within the last minute."""
-        if run(self.calls.command("SET", f"holdfast_swept:{self._key_prefix}", 1, "NX", "EX", SWEEP_EVERY)):
+        if run(self.calls.command("SET", self._record("swept"), 1, "NX", "EX", SWEEP_EVERY)):
             self.sweep()
 
     def sweep(self) -> None:
@@ -155,9 +150,9 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
 
     def _adopt(self, count: int) -> None:
         """Look on through the next `count` keys of each server for what Redisson's clients hold."""
-        prefix, pattern = self._key_prefix.encode(), escaped(self._key_prefix)
+        prefix, pattern = self.settings.key_prefix.encode(), escaped(self.settings.key_prefix)
         for place, server in enumerate(run(self.calls.servers())):
-            for kind in [kind(self._index) for kind in NAMED.values() if kind.FOREIGN[0]]:
+            for kind in [kind(self.calls.index) for kind in NAMED.values() if kind.FOREIGN[0]]:
                 sort, foreign = kind.FOREIGN
                 matching = "MATCH", foreign.replace("%s", pattern), "COUNT", count, "TYPE", sort
                 cursor = self._cursors.get((place, sort), b"0")
@@ -187,22 +182,20 @@ class ListingVerbs(RedisVerbs, Listing, Heartbeats, Counters):
 
     def heartbeats(self, clients: Collection[str] | None = None) -> dict[str, Heartbeat]:
         """See the base class; of all clients, those that have ended by themselves are taken off the list."""
+        listed, everyone = self._record("presence"), clients is None
         if clients is None:
-            listed = self._record("presence")
             clients = [member.decode() for member in run(self.calls.command("ZRANGE", listed, 0, -1))]
-            found = self.heartbeats(clients)
-            run(
-                self.calls.call_many([command("ZREM", listed, each) for each in clients if each not in found])
-            )
-            return found
         keys = [self._record("presence", client) for client in clients]
         replies = run(self.calls.call_many([command(verb, key) for verb in ("GET", "PTTL") for key in keys]))
         answers = zip(clients, replies[: len(keys)], replies[len(keys) :], strict=True)
-        return {
+        found = {
             client: Heartbeat(text.decode(), HEARTBEAT_TTL - left / 1000)
             for client, text, left in answers
             if text is not None
         }
+        ended = [client for client in clients if everyone and client not in found]
+        run(self.calls.call_many([command("ZREM", listed, client) for client in ended]))
+        return found
 
     def add_counters(self, minute: int, figures: Mapping[str, int]) -> None:
         pairs = [part for name, more in figures.items() for part in (name.encode(), more)]

@@ -34,20 +34,18 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from locking.backends.redis.scripts import Index, Request, Resent, command, pack
+from locking.backends.redis.scripts import Index, Request, Resent, command
 from locking.exceptions import BackendError, BackendUnavailable
 
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
+MOVING = (TryAgainError, ClusterDownError)  # a cluster's answers while a slot or a master moves: not now
 
-MOVING = (TryAgainError, ClusterDownError)
-"""What a cluster answers while a slot or a master moves: not now."""
-
-ASKING: Final = b"*1\r\n" + pack(b"ASKING")
-"""It holds for the next command only, so a script is sent whole with it."""
-ROLE: Final = b"*1\r\n" + pack(b"ROLE")
-TIME: Final = b"*1\r\n" + pack(b"TIME")
-"""Sent with a release where others of this process wait. Redis writes first to the client that got an answer
-last: without this the releaser would wake before the waiter that is handed the lock, and run before it."""
+# It holds for the next command only, so a script is sent whole with it.
+ASKING: Final = command("ASKING").by_digest
+ROLE: Final = command("ROLE").by_digest
+# Sent with a release where others of this process wait. Redis writes first to the client that got an answer
+# last: without this the releaser would wake before the waiter that is handed the lock, and run before it.
+TIME: Final = command("TIME").by_digest
 
 
 class Connection(ABC):
@@ -77,22 +75,14 @@ class Message(NamedTuple):
 
 
 class Subscription(ABC):
-    """Receives the messages for one waiter, from the lock's server: only there a script can tell who listens.
+    """Receives messages for one waiter, from the lock's server: only there a script can tell who listens."""
 
-    Attributes:
-        channel: its own, or that of its event loop.
-    """
-
-    channel: str
+    channel: str  # its own, or that of its event loop
     server: Server
 
     @abstractmethod
-    def hears(self, channel: str) -> bool:
-        """Whether it also receives the messages of `channel`."""
-
-    @abstractmethod
-    async def listen(self, channel: str) -> None:
-        """Receive the messages of `channel` as well, from before this returns."""
+    async def listen(self, channel: str) -> bool:
+        """Receive the messages of `channel` as well, from before this returns; False: it did so already."""
 
     @abstractmethod
     async def receive(self, timeout: float) -> Message | None:
@@ -122,12 +112,10 @@ class NeverSent(RedisConnectionError):
 class NotReplicated(BackendUnavailable):
     """Too few replicas have the lock: a failover could lose it, so it isn't granted at all."""
 
-    is_new = True
-    """The owner held nothing before, so that the lock may be given back."""
+    is_new = True  # the owner held nothing before, so that the lock may be given back
 
 
-MISSING: Final = ResponseError("no reply")
-"""Stands for what a pipeline didn't answer."""
+MISSING: Final = ResponseError("no reply")  # stands for what a pipeline didn't answer
 
 
 def translated(error: Exception, alias: str) -> BackendError:
@@ -159,14 +147,9 @@ def _hint(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAck:
-    """How many replicas must have an acquisition before it counts.
+    """How many replicas must have an acquisition before it counts, and how long to wait for them."""
 
-    Attributes:
-        replicas: how many; "auto" = one, if the master has any at that moment.
-        timeout_ms: how long to wait for them.
-    """
-
-    replicas: int | Literal["auto"]
+    replicas: int | Literal["auto"]  # "auto" = one, if the master has any at that moment
     timeout_ms: int
 
     async def confirm(self, connection: Connection, alias: str, *, is_new: bool) -> None:
@@ -190,23 +173,18 @@ class ReplicaAck:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What all servers of an alias have in common.
-
-    Attributes:
-        has_failover: another server takes over when one dies, so a waiter had better go on asking.
-    """
+    """What all servers of an alias have in common."""
 
     alias: str
     index: Index
     replica_ack: ReplicaAck | None = None
-    has_failover: bool = False
+    has_failover: bool = False  # another server takes over when one dies: a waiter had better go on asking
 
 
 class Calls(ABC):
     """The requests of one alias, whether to one server or to a cluster."""
 
-    sleep: Callable[[float], Awaitable[None]]
-    """Do nothing for so many seconds."""
+    sleep: Callable[[float], Awaitable[None]]  # do nothing for so many seconds
 
     def __init__(self, terms: Terms) -> None:
         self.alias, self.index = terms.alias, terms.index
@@ -229,11 +207,7 @@ class Calls(ABC):
         """Return every server that was asked so far."""
 
     async def call(self, request: Request) -> Any:
-        """Send a request and return the reply.
-
-        Raises:
-            BackendUnavailable: no reply; whether the script ran is unknown. BackendError: an error as reply.
-        """
+        """Return the reply to a request; BackendUnavailable: none, and whether the script ran is unknown."""
         try:
             return await self.deliver(request)
         except (RedisError, OSError) as error:
@@ -282,22 +256,15 @@ class Server(Calls):
     """One server, or whichever is the master of a Sentinel's service, and the connections to it.
 
     They are shared by the threads of a process, or by the tasks of an event loop.
-
-    Args:
-        make: returns a new connection, not yet connected.
-        verbs: how to hear what Redisson's clients announce; a cluster has two ways.
-
-    Attributes:
-        idle: the connected ones, without an unread reply, that no request uses at the moment.
-        has_waiters: someone of this process, or of this event loop, has waited for a lock.
     """
 
-    has_waiters = False
+    has_waiters = False  # someone of this process, or of this event loop, has waited for a lock
 
     def __init__(self, terms: Terms, make: Callable[[], Any], verbs: tuple[str, ...]) -> None:
         super().__init__(terms)
-        self.make, self.verbs = make, verbs
-        self.idle: deque[Any] = deque()
+        self.make = make  # returns a new connection, not yet connected
+        self.verbs = verbs  # how to hear what Redisson's clients announce; a cluster has two ways
+        self.idle: deque[Any] = deque()  # connected, without an unread reply, and in no request's use
 
     @abstractmethod
     def idle_subscription(self, owner: str) -> Subscription | None:
@@ -359,12 +326,8 @@ class Server(Calls):
             self.put_back(connection, idle, complete=complete)
 
     def put_back(self, connection: Connection, idle: deque[Any], *, complete: bool) -> None:
-        """Keep it after a complete exchange only: the next must not read what is left of another.
-
-        Args:
-            idle: where it was taken from; once the backend was closed, that is no longer `self.idle`.
-        """
-        if complete and self.idle is idle:
+        """Keep it after a complete exchange only: the next must not read what is left of another."""
+        if complete and self.idle is idle:  # which it isn't once the backend was closed
             idle.append(connection)
         else:
             connection.disconnect()

@@ -10,12 +10,10 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from locking.backends.redis.kinds import Kind
-from locking.backends.redis.scripts import Index, Request, Script, derived, milliseconds
+from locking.backends.redis.scripts import Index, Kind, Request, Script, derived, milliseconds
 
+# Milliseconds that a waiter of a fair lock may be silent: Redisson's default, which all clients must share.
 FAIR_PATIENCE: Final = 300_000
-"""Milliseconds that a waiter of a fair lock may be silent: Redisson's default, which all clients must share.
-"""
 
 
 class Read(Kind):

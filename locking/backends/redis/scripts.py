@@ -7,15 +7,15 @@ itself.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
-from locking.backends.base import Busy, Grant, Outcome
+from locking.backends.base import Busy, Grant, Holder, Outcome
 from locking.utils.clock import now
 
 new_tuple: Final = tuple.__new__
@@ -34,23 +34,18 @@ def packed_ms(seconds: float) -> bytes:
 
 
 class Script:
-    """A Lua script, called by its digest and sent whole only when the server doesn't know it.
-
-    Attributes:
-        names: its files, in their order.
-        in_cluster: the same for a cluster, where announcements take another way.
-        by_digest, by_source: its two forms, packed; the rest of a request follows.
-    """
+    """A Lua script, called by its digest and sent whole only when the server doesn't know it."""
 
     def __init__(self, *names: str) -> None:
-        self.names = names
+        self.names = names  # its files, in their order
         source = guarded(b"\n".join(_read(name) for name in names), "permits" in names)
         self.releases = names[-1].startswith("release")
         self.acquires = names[-1].startswith("acquire")
         digest = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
+        # Its two forms, packed; the rest of a request follows.
         self.by_digest, self.by_source = pack(b"EVALSHA", digest), pack(b"EVAL", source)
         self.in_cluster = self
-        if "announce" in names:
+        if "announce" in names:  # which takes another way in a cluster
             self.in_cluster = Script(*("announce_sharded" if name == "announce" else name for name in names))
 
     def call(self, keys: Sequence[bytes], *arguments: bytes | int) -> Request:
@@ -145,9 +140,7 @@ class Index:
         holdfast_held:<KEY_PREFIX>           on one server, or one master
         holdfast_held:{<tag>}:<KEY_PREFIX>   in a cluster, one for each slot that ever had a lock
 
-    Args:
-        prefix: the alias's `KEY_PREFIX`: each has an index of its own, so that an ACL can keep them apart.
-        clustered: whether the index must lie in the slot of its lock.
+    Each alias has its own, so that an ACL can keep them apart.
     """
 
     def __init__(self, prefix: str = "", *, clustered: bool = False) -> None:
@@ -184,17 +177,9 @@ def tags() -> list[bytes]:
     raise AssertionError("unreachable")
 
 
-class Keys(NamedTuple):
-    """The packed keys of one lock: for the scripts, and the channel that a release announces."""
-
-    packed: bytes
-    channel: bytes
-    lock: bytes
-
-
 @lru_cache(maxsize=4096)
-def keys_of(key: str, index: Index) -> Keys:
-    """Return what is sent for every request on `key`, which is listed in `index`."""
+def keys_of(key: str, index: Index) -> tuple[bytes, bytes, bytes]:
+    """Return what each request on a lock has: its keys and its channel, packed, and what routes it."""
     lock = key.encode()
     listed = index.of(lock)
     braced = braced_key(lock)
@@ -203,33 +188,12 @@ def keys_of(key: str, index: Index) -> Keys:
         b"$1\r\n4\r\n$%d\r\n%b\r\n$%d\r\nredisson_lock_token:%b\r\n$%d\r\nholdfast_lock_queue:%b\r\n$%d\r\n%b\r\n"
         % (len(lock), lock, size + 20, braced, size + 20, braced, len(listed), listed)
     )
-    return Keys(packed, b"$%d\r\nredisson_lock__channel:%b\r\n" % (size + 23, braced), lock)
+    return packed, b"$%d\r\nredisson_lock__channel:%b\r\n" % (size + 23, braced), lock
 
 
 def milliseconds(seconds: float) -> int:
     """Return whole milliseconds, at least one: Redis refuses an expiry of 0 and knows nothing finer."""
     return max(1, round(seconds * 1000))
-
-
-def acquire_request(key: str, owner: str, ttl: float, *, keep: bool, entry: bytes, index: Index) -> Request:
-    """Return the call of acquire.lua; an empty `entry` means *don't wait in the queue*."""
-    keys, who = keys_of(key, index), owner.encode()
-    # One format instead of five small ones: this runs at every acquisition.
-    packet = b"*11\r\n%b%b$%d\r\n%b\r\n%b%b$%d\r\n%b\r\n" % (
-        ACQUIRE.by_digest, keys.packed, len(who), who, packed_ms(ttl), KEEP if keep else DONT_KEEP,
-        len(entry), entry,
-    )  # fmt: skip
-    return new_tuple(Request, (ACQUIRE, packet, keys.lock))  # a third of the time of `Request(...)`
-
-
-def release_request(key: str, owner: str, *, index: Index, entry: bytes = b"") -> Request:
-    """Return the call of release.lua, which takes `entry` out of the queue, too."""
-    keys, who = keys_of(key, index), owner.encode()
-    script = RELEASE.in_cluster if index.clustered else RELEASE
-    packet = b"*10\r\n%b%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
-        script.by_digest, keys.packed, len(who), who, keys.channel, len(entry), entry,
-    )  # fmt: skip
-    return new_tuple(Request, (script, packet, keys.lock))
 
 
 def extend_request(leases: Sequence[tuple[str, str, float]]) -> Request:
@@ -275,3 +239,205 @@ def read_wakeup(payload: bytes, owner: str, asked: Asked) -> Grant | bool:
     token, server_us = int(grant[0]), int(grant[1])
     since = asked.local + max(0, server_us - asked.server_us) / 1_000_000
     return Grant(token, min(since, now()))
+
+
+# --- kinds of lock ---------------------------------------------------------------------------------------
+
+
+ORDINARY_KEYS: Final = ("lock", "token", "queue", "index")
+
+# The kinds that are loaded, by their `name` and by their `LETTER`.
+NAMED: Final[dict[str, type[Kind]]] = {}
+LETTERS: Final[dict[str, type[Kind]]] = {}
+
+
+class Kind:
+    """One kind of lock: its keys, its channel and its scripts, and the requests that follow from them.
+
+    The scripts of a verb are called alike: only those of read holds look at `{name}`, by which they find all.
+    """
+
+    name: ClassVar[str]
+    LETTER: ClassVar[str]  # what its members of the index begin with
+    SHARED: ClassVar[bool] = False  # has many holders: there the owner follows the letter, and a blank
+    CHANNEL: ClassVar[bytes] = b"redisson_lock__channel"  # what its channel's name begins with
+    KEYS: ClassVar[tuple[str, ...]] = ORDINARY_KEYS  # of its scripts, named as in `_keys`
+    LISTED_KEYS: ClassVar[tuple[str, ...]] = ORDINARY_KEYS
+    HOLDER_KEYS: ClassVar[tuple[str, ...]] = ("lock",)
+    ACQUIRE: ClassVar[Script]
+    EXTEND: ClassVar[Script]
+    RELEASE: ClassVar[Script]
+    LIST: ClassVar[Script] = Script("is_external", "list_lock")
+    # Redis' type and the pattern, `%s` for the prefix, of keys by which locks of other clients are found.
+    FOREIGN: ClassVar[tuple[str, str]] = ("", "")
+    HOLDER: ClassVar[Script] = Script("readers", "is_external", "holder_fields")
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+
+    def __init_subclass__(cls) -> None:
+        NAMED[cls.name] = LETTERS[cls.LETTER] = cls
+
+    def _keys(self, names: tuple[str, ...], key: str, owner: str) -> list[bytes]:
+        lock, braced = key.encode(), braced_key(key.encode())
+        known = {
+            "lock": lock,
+            "token": b"redisson_lock_token:%b" % braced,
+            "queue": b"holdfast_lock_queue:%b" % braced,
+            "index": self.index.of(lock),
+            "read hold": b"%b:%b:rwlock_timeout:1" % (braced, owner.encode()),
+            "permits' ends": b"%b:timeout" % braced,
+            "permits in all": b"holdfast_semaphore:%b" % braced,
+            "fair queue": fair_queue(lock),
+            "fair timeouts": b"redisson_lock_timeout:%b" % braced,
+        }
+        return [known[name] for name in names]
+
+    def _call(self, script: Script, keys: list[bytes], *arguments: bytes | int) -> Request:
+        """Return the call of a script, in the form that this server needs."""
+        return (script.in_cluster if self.index.clustered else script).call(keys, *arguments)
+
+    def _ask(self, script: Script, key: str, owner: str, *arguments: bytes | int) -> Request:
+        return self._call(script, self._keys(self.KEYS, key, owner), owner.encode(), *arguments)
+
+    def _channel(self, key: str) -> bytes:
+        return derived(self.CHANNEL, key.encode())
+
+    def channel(self, key: str, owner: str) -> str:
+        """Return the channel that wakes a waiter."""
+        return self._channel(key).decode()
+
+    def acquire(self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool) -> Request:
+        """Return the request that takes the lock."""
+        return self._ask(self.ACQUIRE, key, owner, milliseconds(ttl), int(keep))
+
+    def extend(self, key: str, owner: str, ttl: float, *, exactly: bool = False) -> Request:
+        """Return the request that has a hold last so long at least, or exactly; 0 when there is none."""
+        given = milliseconds(ttl), self._channel(key), braced_key(key.encode()), int(exactly)
+        return self._ask(self.EXTEND, key, owner, *given)
+
+    def release(self, key: str, owner: str) -> Request:
+        """Return the request that ends a hold; it answers 1, or 0 when there is none."""
+        return self._ask(self.RELEASE, key, owner, self._channel(key), braced_key(key.encode()))
+
+    def leave(self, key: str, owner: str) -> Request | None:
+        """Return the request that a waiter sends who gives up, if there is a queue to leave."""
+        return None
+
+    def look(self, entry: Entry) -> Request:
+        """Return the request that checks an entry of the index, or removes it."""
+        key, owner = entry.key.decode(), entry.owner.decode()
+        given = entry.member, self._channel(key), *self._listing_arguments(key, owner)
+        return self._call(self.LIST, self._keys(self.LISTED_KEYS, key, owner), *given)
+
+    def _listing_arguments(self, key: str, owner: str) -> tuple[bytes, ...]:
+        return owner.encode(), braced_key(key.encode())
+
+    def adopt(self, found: bytes, prefix: bytes) -> Iterable[Request]:
+        """Return the requests that list what other clients hold by such a key, of locks with this prefix."""
+        return ()
+
+    def holder(self, key: str) -> Request:
+        """Return the request for the holder of the lock; see `read_holder`."""
+        return self._call(self.HOLDER, self._keys(self.HOLDER_KEYS, key, ""), braced_key(key.encode()))
+
+
+def read_holder(reply: Any) -> Holder | None:
+    """Return what `Kind.holder` asked: one of the holders, how many there are, and the time left."""
+    if reply is None:
+        return None
+    count, owner, left = reply
+    return Holder(owner.decode(), count, None if left < 0 else left / 1000)
+
+
+class Ordinary(Kind):
+    """The ordinary lock, which is handed over by its release."""
+
+    name = "lock"
+    LETTER = "L"
+    HOLDER = Script("is_external", "get_holder")
+    SHORTEN = Script("token", "hold", "announce", "handoff", "shorten")
+    FORCE_RELEASE = Script(
+        "announce", "wake_fair", "release_free", "token", "hold", "handoff", "is_external", "release"
+    )
+    ADOPT = Script("is_external", "index_external")
+    RAISE_TOKEN = Script("raise_token")
+    FOREIGN = "hash", "%s*"
+
+    def acquire(
+        self, key: str, owner: str, ttl: float, *, keep: bool, queue: bool = False, entry: bytes = b""
+    ) -> Request:
+        """See the base class; with a place as `entry` it waits in the queue."""
+        (keys, _, lock), who = keys_of(key, self.index), owner.encode()
+        # One format instead of five small ones: this runs at every acquisition.
+        packet = b"*11\r\n%b%b$%d\r\n%b\r\n%b%b$%d\r\n%b\r\n" % (
+            ACQUIRE.by_digest, keys, len(who), who, packed_ms(ttl), KEEP if keep else DONT_KEEP,
+            len(entry), entry,
+        )  # fmt: skip
+        return new_tuple(Request, (ACQUIRE, packet, lock))  # a third of the time of `Request(...)`
+
+    def extend(self, key: str, owner: str, ttl: float, *, exactly: bool = False) -> Request:
+        """See the base class; unless it is `exactly`, it answers in a list."""
+        if exactly:
+            return self._ask(self.SHORTEN, key, owner, milliseconds(ttl), self._channel(key))
+        return extend_request([(key, owner, ttl)])
+
+    def release(self, key: str, owner: str, *, entry: bytes = b"") -> Request:
+        """See the base class; it takes `entry` out of the queue, too."""
+        (keys, channel, lock), who = keys_of(key, self.index), owner.encode()
+        script = RELEASE.in_cluster if self.index.clustered else RELEASE
+        packet = b"*10\r\n%b%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n" % (
+            script.by_digest, keys, len(who), who, channel, len(entry), entry,
+        )  # fmt: skip
+        return new_tuple(Request, (script, packet, lock))
+
+    def force_release(self, key: str, owner: str) -> Request:
+        """Return the call of release.lua for an operator, see wake_fair.lua."""
+        return self._ask(self.FORCE_RELEASE, key, owner, self._channel(key), b"", fair_queue(key.encode()))
+
+    def adopt(self, found: bytes, prefix: bytes) -> Iterable[Request]:
+        return [self.ADOPT.call([found, found, found, self.index.of(found)])]
+
+    def raise_token(self, key: str, owner: str, token: int, *, keep: bool) -> Request:
+        """Return the call of raise_token.lua."""
+        return self._ask(self.RAISE_TOKEN, key, owner, token, int(keep))
+
+    def _listing_arguments(self, key: str, owner: str) -> tuple[bytes, ...]:
+        return (fair_queue(key.encode()),)
+
+
+class Entry(NamedTuple):
+    """One member of an index, with its score."""
+
+    kind: str
+    key: bytes
+    owner: bytes  # of the hold, where a lock may have several; else empty
+    token: int  # the fencing token minted for it, which is also its time in microseconds
+    member: bytes  # as it stands in the index
+
+
+def is_hold(member: bytes) -> bool:
+    """Return whether a member of an index is a hold of a kind that is loaded; the last token isn't."""
+    return member[:1].decode() in LETTERS
+
+
+def read_entry(member: bytes, score: float) -> Entry:
+    """Return what a member of the index and its score say."""
+    kind, rest = LETTERS[member[:1].decode()], member[1:]
+    owner, key = rest.split(b" ", 1) if kind.SHARED else (b"", rest)
+    return Entry(kind.name, key, owner, int(score), member)
+
+
+# --- for lists -------------------------------------------------------------------------------------------
+
+
+def escaped(prefix: str) -> str:
+    """Return `prefix` as a pattern that means itself."""
+    return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in prefix)
+
+
+def pairs_of(reply: Any) -> list[tuple[bytes, bytes]]:
+    """Return a hash as pairs: it is a dict in RESP3, a flat list in RESP2."""
+    if isinstance(reply, dict):
+        return list(reply.items())
+    return list(zip(reply[::2], reply[1::2], strict=True))

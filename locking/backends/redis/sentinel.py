@@ -6,7 +6,6 @@ from copy import copy
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
-from redis import Redis
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool, parse_url
 from redis.retry import Retry
@@ -15,8 +14,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from locking.backends.redis.topology import SENTINEL_SCHEME, connection_options, without_password
 from locking.conf import AliasSettings
 
-SENTINEL_TIMEOUT: Final = 1.0
-"""Seconds after which the next Sentinel is asked: they are many, so that one may be down."""
+SENTINEL_TIMEOUT: Final = 1.0  # seconds after which the next Sentinel is asked: one of many may be down
 
 
 class Sentinels(Sentinel):
@@ -69,17 +67,12 @@ def asking_each_once(pool: SentinelConnectionPool) -> ConnectionPool:
 
     redis-py would ask one that hangs eleven times, for five seconds each, before it asks the next.
     """
-    manager = Sentinels([])  # type: ignore[no-untyped-call]
-    manager.__dict__.update(pool.sentinel_manager.__dict__)
-    manager.sentinels = [
-        Redis(connection_pool=_impatient(each.connection_pool)) for each in manager.sentinels
-    ]
+    theirs: Any = pool.sentinel_manager
+    given = [each.connection_pool.connection_kwargs for each in theirs.sentinels]
+    asked = {**theirs.sentinel_kwargs, "retry": Retry(NoBackoff(), 0)}
+    for name in ("socket_timeout", "socket_connect_timeout"):
+        asked[name] = min(asked.get(name) or SENTINEL_TIMEOUT, SENTINEL_TIMEOUT)
+    hosts = [(each["host"], each["port"]) for each in given]
+    manager = Sentinels(hosts, theirs.min_other_sentinels, asked, **theirs.connection_kwargs)  # type: ignore[no-untyped-call]
     options = {**pool.connection_kwargs, "connection_class": pool.connection_class}
     return SentinelConnectionPool(pool.service_name, manager, is_master=pool.is_master, **options)
-
-
-def _impatient(pool: ConnectionPool) -> ConnectionPool:
-    options = {**pool.connection_kwargs, "retry": Retry(NoBackoff(), 0)}
-    for name in ("socket_timeout", "socket_connect_timeout"):
-        options[name] = min(options.get(name) or SENTINEL_TIMEOUT, SENTINEL_TIMEOUT)
-    return ConnectionPool(connection_class=pool.connection_class, **options)

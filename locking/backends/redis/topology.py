@@ -24,24 +24,21 @@ from redis.connection import ConnectionPool
 from redis.exceptions import RedisError
 from redis.sentinel import SentinelConnectionPool
 
-from locking.backends.options import misplaced
-from locking.backends.redis.async_transport import AsyncServer, EventLoops
+from locking.backends.options import misplaced, own_count
+from locking.backends.redis.async_transport import AsyncServer, EventLoops, Servers
 from locking.backends.redis.protocol import ReplicaAck, Terms
 from locking.backends.redis.scripts import Index
 from locking.backends.redis.transport import ThreadServer
-from locking.backends.redis.verbs import Servers
 from locking.conf import AliasSettings
 
 SENTINEL_SCHEME: Final = "sentinel+"
-
 DEFAULT_ACK_TIMEOUT_MS: Final = 1000
+OLDEST: Final = (5, 2, 1)  # the oldest redis-py that the contract passed on
 
+# What `OPTIONS` may hold beside arguments of redis-py's connections.
 OWN_OPTIONS: Final = ("wait_replicas", "wait_timeout_ms", "sentinel_kwargs")
-"""What `OPTIONS` may hold beside arguments of redis-py's connections."""
-
-
-OLDEST: Final = (5, 2, 1)
-"""The oldest redis-py that the contract passed on."""
+NUMBERS: Final = ("db", "socket_timeout", "socket_connect_timeout", "health_check_interval")
+TEXTS: Final = ("username", "password", "client_name", "encoding")
 
 
 def require_supported_client(version: str = redis.__version__) -> None:
@@ -146,10 +143,6 @@ def connection_options(settings: AliasSettings) -> dict[str, Any]:
     return {name: value for name, value in settings.options.items() if name not in OWN_OPTIONS}
 
 
-NUMBERS: Final = ("db", "socket_timeout", "socket_connect_timeout", "health_check_interval")
-TEXTS: Final = ("username", "password", "client_name", "encoding")
-
-
 def try_options(settings: AliasSettings, kind: Any, options: Mapping[str, Any]) -> None:
     """Make a connection that is never opened: redis-py tells only then what it doesn't take."""
     named = {name: value for name, value in options.items() if name != "connection_class"}
@@ -168,17 +161,11 @@ def try_options(settings: AliasSettings, kind: Any, options: Mapping[str, Any]) 
 def ack_of(settings: AliasSettings, *, default: int | Literal["auto"]) -> ReplicaAck | None:
     """Return what replicas must confirm, by the `OPTIONS`."""
     wanted = settings.options.get("wait_replicas", default)
-    timeout_ms = settings.options.get("wait_timeout_ms", DEFAULT_ACK_TIMEOUT_MS)
-    if wanted != "auto" and not _is_whole(wanted, at_least=0):
+    if wanted != "auto" and (type(wanted) is not int or wanted < 0):
         raise misplaced(settings, "wait_replicas", f'must be a number of replicas or "auto", not {wanted!r}')
-    if not _is_whole(timeout_ms, at_least=1):  # WAIT 0 would wait without end
-        why = f"must be whole milliseconds, at least 1, not {timeout_ms!r}"
-        raise misplaced(settings, "wait_timeout_ms", why)
+    timeout_ms = settings.options.get("wait_timeout_ms", DEFAULT_ACK_TIMEOUT_MS)
+    own_count(settings, timeout_ms, "wait_timeout_ms")  # WAIT 0 would wait without end
     return ReplicaAck(wanted, timeout_ms) if wanted else None
-
-
-def _is_whole(value: object, *, at_least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
 
 
 def bad_location(settings: AliasSettings, why: str) -> ImproperlyConfigured:

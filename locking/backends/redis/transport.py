@@ -34,18 +34,14 @@ except ImportError:  # pragma: no cover - the extra `redis` brings it
 
 T = TypeVar("T")
 
-DEFAULT_TIMEOUT = 5.0
-"""Seconds for connecting and for a reply where the pool's own settings name none."""
-
+DEFAULT_TIMEOUT = 5.0  # seconds for connecting and for a reply where the pool's own settings name none
 OPPOSITES: Final = {"SUBSCRIBE": "UNSUBSCRIBE", "SSUBSCRIBE": "SUNSUBSCRIBE"}
+# What wakes a waiter; a slot that moves to another node ends its subscriptions, a reason to ask again.
+MESSAGES: Final = (b"message", b"smessage", b"sunsubscribe")
 
 SIZE: Final = 65536
 PENDING: Final = object()
-PUSHED: Final = getattr(hiredis, "PushNotification", ())
-"""The type of what a server says unasked (RESP3); hiredis has it since 3.2."""
-
-MESSAGES: Final = (b"message", b"smessage", b"sunsubscribe")
-"""What wakes a waiter; a slot that moves to another node ends its subscriptions, a reason to ask again."""
+PUSHED: Final = getattr(hiredis, "PushNotification", ())  # what is said unasked (RESP3), since hiredis 3.2
 
 
 class ThreadConnection(protocol.Connection):
@@ -54,10 +50,6 @@ class ThreadConnection(protocol.Connection):
     redis-py connects, authenticates and encrypts. This writes to its socket and reads from it, by hiredis,
     which is redis-py's own parser in C. It leans on two private names of redis-py, `_sock` and `_parser`.
     Where one is missing, or the class isn't redis-py's own, redis-py sends and receives.
-
-    Attributes:
-        connection: redis-py's, which gives up in bounded time.
-        is_open: this side has it open.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -113,11 +105,7 @@ class ThreadConnection(protocol.Connection):
         self.connection.send_packed_command((packet,), check_health=False)
 
     def receive(self, timeout: float, *, pushed: bool = True) -> Any:
-        """Return the next answer or, with `pushed`, message within `timeout` seconds.
-
-        Raises:
-            TimeoutError, redis.TimeoutError: nothing came in time, and the connection stays open.
-        """
+        """Return the next answer or, with `pushed`, message; after a time-out it stays open."""
         if self.connection._sock is None:  # redis-py may connect again, without what was subscribed
             raise RedisConnectionError("the connection is closed")
         self.connection._sock.settimeout(timeout)
@@ -194,14 +182,14 @@ class ThreadSubscription(protocol.Subscription):
         self.server, self.connection, self.channel = server, connection, protocol.own_channel()
         self._extra: str | None = None
 
-    def hears(self, channel: str) -> bool:
-        return self._extra == channel
-
-    async def listen(self, channel: str) -> None:
+    async def listen(self, channel: str) -> bool:
+        if self._extra == channel:
+            return False
         with closed_on_failure(self.connection):
             for verb in self.server.verbs:
                 self.change(verb, channel)
         self._extra = channel
+        return True
 
     async def give_back(self) -> None:
         """See the base class: with its own channel only; one that fails is closed."""

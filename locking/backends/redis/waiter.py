@@ -13,32 +13,24 @@ from redis.exceptions import MovedError, RedisError
 
 from locking.backends.base import AsyncWaiter, Busy, Grant, Outcome
 from locking.backends.redis import protocol
-from locking.backends.redis.kinds import Kind
 from locking.backends.redis.protocol import UNREACHABLE
 from locking.backends.redis.scripts import (
     Asked,
+    Kind,
+    Ordinary,
     Request,
     Resent,
-    acquire_request,
     new_tuple,
     place_in_queue,
     read_outcome,
     read_wakeup,
-    release_request,
 )
 from locking.exceptions import BackendError, BackendUnavailable, LockError
 from locking.utils.clock import now
 
-NOT_ASKED: Final = Asked(0.0)
-
-NO_OWNER: Final = "-"
-"""An owner that never holds anything."""
-
-RECOVERY_PAUSE: Final = 0.1
-"""Seconds between a waiter's questions while its server is away and another is to take over."""
-
-PREPARATIONS: Final = 4
-"""How often an attempt resubscribes before the waiter sleeps: a slot that moves must not keep it busy."""
+NO_OWNER: Final = "-"  # never holds anything
+RECOVERY_PAUSE: Final = 0.1  # seconds between questions while another server is to take over
+PREPARATIONS: Final = 4  # resubscriptions before the waiter sleeps: a moving slot must not keep it busy
 
 
 class AnnouncedWaiter(AsyncWaiter):
@@ -52,7 +44,7 @@ class AnnouncedWaiter(AsyncWaiter):
         self._kind, self._calls = kind, calls
         self._key, self._owner, self._ttl, self._fenced = key, owner, ttl, fenced
         self._subscription: protocol.Subscription | None = None
-        self._asked, self._wants_channel = NOT_ASKED, False
+        self._asked, self._wants_channel = Asked(0.0), False
         self._unanswered = False  # a request of ours may be served late: see `Resent`
 
     def _request(self, queue: bool) -> Request:
@@ -77,17 +69,8 @@ class AnnouncedWaiter(AsyncWaiter):
         request = self._kind.leave(self._key, self._owner) if self._enqueued else None
         return True if request is None else await self._is_served(request)
 
-    async def _withdraw(self) -> None:
-        """Take back a place at which no message arrives any more; releases nothing, because it may be served
-        after the next request of this owner was granted.
-        """
-
     async def try_acquire(self, *, queue: bool) -> Outcome:
-        """See the base class.
-
-        Raises:
-            NotReplicated: too few replicas have the lock; it was given back if it was new.
-        """
+        """See the base class; NotReplicated: too few replicas have it. What was new was given back."""
         try:
             for left in range(PREPARATIONS if queue else 0, -1, -1):
                 sent, unanswered = now(), self._unanswered
@@ -143,11 +126,8 @@ class AnnouncedWaiter(AsyncWaiter):
     async def _listens(self, server: protocol.Server, channel: str | None) -> bool:
         subscription = self._subscription
         if subscription is not None and subscription.server is server:
-            if channel is None or subscription.hears(channel):
-                return False
             with suppress(*UNREACHABLE):  # it died with its server, or while it was idle
-                await subscription.listen(channel)
-                return True
+                return channel is not None and await subscription.listen(channel)
         await self._abandon()
         while True:
             idle = server.idle_subscription(self._owner)
@@ -213,9 +193,7 @@ class AnnouncedWaiter(AsyncWaiter):
 
     async def _abandon(self) -> None:
         """Start over: a waiter whose channel has no subscriber is passed over."""
-        if self._subscription is not None:
-            await self._withdraw()
-            self._close()
+        self._close()
 
     def _close(self) -> None:
         subscription, self._subscription = self._subscription, None
@@ -230,13 +208,13 @@ class HandoffWaiter(AnnouncedWaiter):
     never waits needs no second connection; one that waits again has it already and asks once.
     """
 
+    _kind: Ordinary
+
     def _request(self, queue: bool) -> Request:
         if queue and self._subscription is None and (server := self._calls.server_of(self._key)):
             self._subscription = server.idle_subscription(self._owner)
         entry = b"" if self._subscription is None else self._entry()
-        return acquire_request(
-            self._key, self._owner, self._ttl, keep=self._fenced, entry=entry, index=self._calls.index
-        )
+        return self._kind.acquire(self._key, self._owner, self._ttl, keep=self._fenced, entry=entry)
 
     def _entry(self) -> bytes:
         assert self._subscription is not None
@@ -256,9 +234,12 @@ class HandoffWaiter(AnnouncedWaiter):
     async def _dequeue(self) -> bool:
         return self._subscription is None or await self._is_served(self._release_by(self._owner))
 
-    async def _withdraw(self) -> None:
-        await self._is_served(self._release_by(NO_OWNER))
+    async def _abandon(self) -> None:
+        """See the base class; ends no hold, because it may be served after this owner's next grant."""
+        if self._subscription is not None:
+            await self._is_served(self._release_by(NO_OWNER))
+            self._close()
 
     def _release_by(self, owner: str) -> Request:
         """Return the request that takes this waiter's place out of the queue, and ends a hold of `owner`."""
-        return release_request(self._key, owner, index=self._calls.index, entry=self._entry())
+        return self._kind.release(self._key, owner, entry=self._entry())

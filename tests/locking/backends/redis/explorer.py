@@ -28,12 +28,11 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking import LockError, get_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.backends.redis import RedisBackend, async_transport
-from locking.backends.redis.async_transport import AsyncServer, EventLoops
+from locking.backends.redis.async_transport import AsyncServer, EventLoops, Servers
 from locking.backends.redis.cluster import Address, Cluster, SlotMap
 from locking.backends.redis.protocol import ReplicaAck, Terms
 from locking.backends.redis.scripts import Index, command
 from locking.backends.redis.transport import ThreadServer
-from locking.backends.redis.verbs import Servers
 from locking.contrib.redisson import get_fair_lock
 from locking.core.breaker import breaker
 from locking.core.handler import locks

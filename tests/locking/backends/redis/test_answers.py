@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from locking import LockError, get_lock
-from locking.backends.redis.kinds import Ordinary
 from locking.backends.redis.protocol import NotReplicated
-from locking.backends.redis.scripts import Index
+from locking.backends.redis.scripts import Index, Ordinary
 from locking.backends.redlock import RedlockBackend
 from locking.core.breaker import breaker
 from locking.core.handler import locks
@@ -242,8 +241,8 @@ def undo_everything(patch):
     """A failed attempt gives back whatever it was granted, and tells the silent ones to."""
     undo = RedlockBackend._undo
 
-    def careless(self, *args, owner_is_given):
-        undo(self, *args, owner_is_given=False)
+    def careless(self, *args, is_given):
+        undo(self, *args, is_given=False)
 
     patch.setattr(RedlockBackend, "_undo", careless)
 

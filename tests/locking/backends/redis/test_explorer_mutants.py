@@ -172,10 +172,13 @@ def a_late_request_after_giving_up_is_forgotten(patch):
 def a_place_is_taken_back_by_a_release(patch):
     """A waiter that subscribes again sends a release of its owner, which may be served after its grant."""
 
-    async def withdraw(self):
-        await self._is_served(self._release_by(self._owner))
+    patch.setattr(waiter, "NO_OWNER", None)
+    release_by = waiter.HandoffWaiter._release_by
 
-    patch.setattr(waiter.HandoffWaiter, "_withdraw", withdraw)
+    def by_its_owner(self, owner):
+        return release_by(self, owner or self._owner)
+
+    patch.setattr(waiter.HandoffWaiter, "_release_by", by_its_owner)
 
 
 def a_place_is_not_withdrawn(patch):

@@ -8,8 +8,7 @@ import pytest
 
 from locking import BackendUnavailable, get_lock, get_read_lock, get_semaphore, get_write_lock
 from locking.backends.base import Grant
-from locking.backends.redis.kinds import read_entry
-from locking.backends.redis.scripts import Index, tags
+from locking.backends.redis.scripts import Index, read_entry, tags
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.inspection.admin_actions import extend_held, force_release

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from locking.backends.redis.kinds import NAMED, Ordinary
 from locking.backends.redis.scripts import (
+    NAMED,
     Index,
-    acquire_request,
+    Ordinary,
     command,
     extend_request,
     place_in_queue,
-    release_request,
 )
 from tests.locking.backends.redis.explorer import parsed
 from tests.locking.backends.redis.model import Clock, ModelServer
@@ -24,6 +23,7 @@ ONE, TWO, JAVA = (
     f"00000000-0000-{version}000-8000-00000000000{i}:1" for i, version in ((1, 8), (2, 8), (3, 4))
 )
 INDEX = Index("")
+ORDINARY = Ordinary(INDEX)
 AHEAD = 8_000_000_000_000_000
 """A token ahead of any clock: those minted after it are known exactly."""
 
@@ -35,13 +35,13 @@ def conversation() -> list[Any]:
     """Requests that go through every script of the verbs, in an order that makes each branch answer."""
     place = place_in_queue(TWO, 30, keep=False, channel="no-subscriber")
     steps: list[Any] = [
-        acquire_request("a", ONE, 30, keep=False, entry=b"", index=INDEX),
-        acquire_request("a", TWO, 30, keep=False, entry=place, index=INDEX),
-        acquire_request("a", ONE, 20, keep=True, entry=b"", index=INDEX),
-        Ordinary(INDEX).extend("a", ONE, 10, exactly=True),
-        release_request("a", TWO, index=INDEX, entry=place),
-        release_request("a", ONE, index=INDEX),
-        release_request("a", ONE, index=INDEX),
+        ORDINARY.acquire("a", ONE, 30, keep=False),
+        ORDINARY.acquire("a", TWO, 30, keep=False, entry=place),
+        ORDINARY.acquire("a", ONE, 20, keep=True),
+        ORDINARY.extend("a", ONE, 10, exactly=True),
+        ORDINARY.release("a", TWO, entry=place),
+        ORDINARY.release("a", ONE),
+        ORDINARY.release("a", ONE),
     ]
     for name, key in KINDS:
         kind = kind_of(name)
@@ -62,8 +62,8 @@ def tokens() -> list[Any]:
     """A counter that is kept, one that is only raised, and a last token that is ahead of the clock."""
     steps: list[Any] = [command("SET", "redisson_lock_token:{h}", 7)]
     for key, keep in (("g", True), ("g", False), ("h", False), ("i", False)):
-        steps += [acquire_request(key, ONE, 30, keep=keep, entry=b"", index=INDEX)]
-        steps += [command("GET", f"redisson_lock_token:{{{key}}}"), release_request(key, ONE, index=INDEX)]
+        steps += [ORDINARY.acquire(key, ONE, 30, keep=keep)]
+        steps += [command("GET", f"redisson_lock_token:{{{key}}}"), ORDINARY.release(key, ONE)]
     steps.append(command("ZADD", INDEX.of(b"g"), AHEAD, "~"))
     for name, key in KINDS:
         steps.append(kind_of(name).acquire(f"ahead-{key}", ONE, 30, keep=key in "bc", queue=False))

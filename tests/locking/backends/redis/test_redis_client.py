@@ -11,7 +11,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking import get_lock
 from locking.backends.redis.protocol import TIME, Terms
-from locking.backends.redis.scripts import Index, command, release_request
+from locking.backends.redis.scripts import Index, Ordinary, command
 from locking.backends.redis.topology import require_supported_client
 from locking.backends.redis.transport import ThreadConnection, ThreadServer, run
 from locking.testing.contract.base import begin, until
@@ -91,7 +91,7 @@ def test_a_release_lets_the_waiter_be_answered_first(settings: Any) -> None:
         return await exchange(packet, replies)
 
     connection.exchange, server.make = exchanged, lambda: connection
-    release = release_request("lock:free", "none:1", index=Index())
+    release = Ordinary(Index()).release("lock:free", "none:1")
     for server.has_waiters in (False, True):
         assert run(server.deliver(release)) == 0
     assert [packet.startswith(TIME) for packet in sent if packet.endswith(release.by_digest)] == [False, True]

@@ -17,7 +17,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from locking.backends.redis import transport as module
 from locking.backends.redis.protocol import Terms
-from locking.backends.redis.scripts import Index, release_request
+from locking.backends.redis.scripts import Index, Ordinary
 from locking.backends.redis.transport import ThreadConnection, ThreadServer, run
 
 TIMEOUTS = (TimeoutError, RedisTimeoutError)
@@ -156,7 +156,7 @@ def release_over(connection) -> None:
     """Send a release over this connection, as a verb does."""
     server = ThreadServer(Terms("default", Index()), ConnectionPool())
     server.idle.append(connection)
-    run(server.call(release_request("a", "owner", index=Index())))
+    run(server.call(Ordinary(Index()).release("a", "owner")))
 
 
 @pytest.mark.parametrize("moment", ["sendall", "recv"])

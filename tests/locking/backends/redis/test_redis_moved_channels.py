@@ -8,8 +8,7 @@ from redis.exceptions import MovedError
 
 from locking import BackendError
 from locking.backends.base import Busy
-from locking.backends.redis.kinds import NAMED
-from locking.backends.redis.scripts import Index
+from locking.backends.redis.scripts import NAMED, Index
 from locking.backends.redis.transport import ThreadSubscription, run
 from locking.backends.redis.waiter import AnnouncedWaiter
 from locking.utils.ownership import new_owner

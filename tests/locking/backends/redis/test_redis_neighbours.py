@@ -17,7 +17,7 @@ from locking import (
 )
 from locking.backends.base import Busy
 from locking.backends.redis import scripts
-from locking.backends.redis.scripts import Index, derived, keys_of, pack, release_request
+from locking.backends.redis.scripts import Index, Ordinary, derived, keys_of, pack
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.testing.contract.asyncio_ import auntil
@@ -348,7 +348,7 @@ def test_the_listener_of_a_process_that_gives_up_is_replaced(server, java):
     _hold(server, java)
     crowd = Crowd(server)
     place = crowd.places["1a"]
-    request = release_request("a", place.split()[0], index=Index(), entry=place.encode())
+    request = Ordinary(Index()).release("a", place.split()[0], entry=place.encode())
     assert server.execute_command(*parts_of(request)) == 0
     assert crowd.woken() == ["1b"]
 
@@ -357,7 +357,7 @@ def test_a_waiter_that_gives_up_on_a_free_lock_passes_it_on(server):
     """It alone may have been notified that the lock is free: the next in the queue has it."""
     crowd = Crowd(server)
     place = crowd.places["1a"]
-    request = release_request("a", place.split()[0], index=Index(), entry=place.encode())
+    request = Ordinary(Index()).release("a", place.split()[0], entry=place.encode())
     assert server.execute_command(*parts_of(request)) == 0
     assert crowd.woken() == ["1b"]
     assert server.hkeys("a") == [crowd.places["1b"].split()[0].encode()]
@@ -380,6 +380,6 @@ def test_the_packed_keys_follow_redissons_suffix_rule(key):
     """What is packed at once for speed is what the rule says, with and without braces in the name."""
     lock = key.encode()
     token, queue = derived(b"redisson_lock_token", lock), derived(b"holdfast_lock_queue", lock)
-    keys = keys_of(key, Index("{shop}:"))
-    assert keys.packed == pack(b"4", lock, token, queue, b"holdfast_held:{shop}:")
-    assert keys.channel == pack(derived(b"redisson_lock__channel", lock))
+    keys, channel, _ = keys_of(key, Index("{shop}:"))
+    assert keys == pack(b"4", lock, token, queue, b"holdfast_held:{shop}:")
+    assert channel == pack(derived(b"redisson_lock__channel", lock))

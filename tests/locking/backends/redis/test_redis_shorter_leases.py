@@ -5,7 +5,7 @@ import pytest
 from locking.backends.base import Busy
 from locking.backends.capabilities import backend_of
 from locking.backends.redis import redisson_kinds, scripts
-from locking.backends.redis.kinds import Ordinary
+from locking.backends.redis.scripts import Ordinary
 from locking.backends.redis.transport import run
 from locking.core.handler import locks
 from locking.utils.clock import now

@@ -7,8 +7,7 @@ import pytest
 from locking import get_lock, get_read_lock, get_write_lock
 from locking.backends.base import Grant
 from locking.backends.redis import scripts
-from locking.backends.redis.kinds import Ordinary
-from locking.backends.redis.scripts import Index
+from locking.backends.redis.scripts import Index, Ordinary
 from locking.contrib.redisson import get_fair_lock
 from locking.core.handler import locks
 from locking.utils.ownership import new_owner

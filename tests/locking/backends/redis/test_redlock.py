@@ -17,8 +17,7 @@ from redis.connection import UnixDomainSocketConnection
 
 from locking import BackendUnavailable, LockError, get_lock, locked_transaction
 from locking.backends.base import Busy, Grant
-from locking.backends.redis.nodes import Node, ask_all
-from locking.backends.redlock import RedlockBackend
+from locking.backends.redlock import Node, RedlockBackend, ask_all
 from locking.core.handler import locks
 from locking.core.pending_release import release_retrier
 from locking.inspection.held import held_locks
@@ -131,8 +130,8 @@ def granted_after_pending(three, monkeypatch):
     Returns:
         The owner of the grant.
     """
-    monkeypatch.setattr("locking.backends.redis.nodes.SETTLING", 3600.0)
-    monkeypatch.setattr("locking.backends.redis.nodes.LEFT_ALONE", 0.0)
+    monkeypatch.setattr("locking.backends.redlock.SETTLING", 3600.0)
+    monkeypatch.setattr("locking.backends.redlock.LEFT_ALONE", 0.0)
     backend = locks["default"]
     assert isinstance(backend, RedlockBackend)
     assert backend.holder("debts") is None  # each has a connection now, which a silent one can't open
@@ -172,7 +171,7 @@ def test_what_earlier_tries_left_to_undo_does_not_undo_a_grant(three, monkeypatc
 def test_one_owner_for_all_tries_is_caught(three, monkeypatch):
     """The mutant of the test above: with one owner, and debts that a grant does not cancel, two hold it."""
     monkeypatch.setattr("locking.backends.redlock.owner_of_try", lambda owner, attempts: owner)
-    monkeypatch.setattr(RedlockBackend, "_cancel_undoing", lambda *_: None)
+    monkeypatch.setattr(Node, "cancel", lambda *_: None)
     granted_after_pending(three, monkeypatch)
     rivals = [locks["default"].try_acquire("debts", new_owner(), TTL) for _ in range(2)]
     assert any(isinstance(outcome, Grant) for outcome in rivals)
@@ -284,7 +283,7 @@ def test_a_socket_that_is_kept_after_an_interruption_is_caught(three, interrupti
             node.server.idle.append(asked.connection)
             raise
 
-    monkeypatch.setattr("locking.backends.redis.nodes.closed_on_failure", nullcontext)
+    monkeypatch.setattr("locking.backends.redlock.closed_on_failure", nullcontext)
     monkeypatch.setattr(Node, "read", read_and_keep)
     with pytest.raises((AssertionError, LockError)):
         interrupt_each_step(three, interrupting)

@@ -16,8 +16,7 @@ from locking import (
     get_semaphore,
     get_write_lock,
 )
-from locking.backends.redis.kinds import Ordinary
-from locking.backends.redis.scripts import Index
+from locking.backends.redis.scripts import Index, Ordinary
 from locking.contrib.redisson import get_fair_lock
 from locking.inspection.held import held_locks
 from tests.backends import any_engine
