@@ -44,8 +44,8 @@ from locking.exceptions import (
     LockTransactionError,
     StaleFencingToken,
 )
-from locking.keys.builder import Args, KeySource, Kwargs, dotted_path, is_request, key_builder, label_of
 from locking.keys.names import UNSET, ConflictPolicy, NeverSkips, Seconds, Unset, check_policy, check_wait
+from locking.keys.template import Args, KeySource, Kwargs, dotted_path, is_request, key_builder, label_of
 from locking.transactions.locked_transaction import (
     DatabaseAliases,
     LockedTransaction,

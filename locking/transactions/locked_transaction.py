@@ -31,8 +31,8 @@ from locking.core.open_transactions import (
 )
 from locking.core.options import LockOptions, options_of
 from locking.exceptions import LockLost, LockNotSupported, LockTransactionError
-from locking.keys.builder import dotted_path
 from locking.keys.names import OnOpenTransaction, check_names
+from locking.keys.template import dotted_path
 from locking.transactions import fence
 from locking.transactions.commit_probe import CommitMarker, resolve
 from locking.utils.clock import jittered
