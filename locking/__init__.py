@@ -2,9 +2,8 @@
 
 from locking import contrib
 from locking.core import kinds
-from locking.core.at_exit import exit_on_sigterm
 from locking.core.kinds import *  # noqa: F403 - a kind's function is named where it is defined
-from locking.core.lease import Lease, State
+from locking.core.lease import Lease, State, exit_on_sigterm
 from locking.core.lock import Lock, assert_locked, current_lease, get_lock
 from locking.exceptions import (
     BackendError,

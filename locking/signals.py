@@ -278,8 +278,15 @@ class Dispatcher:
         self._queue.append((signal, event))
         self._worker.wake()
 
-    def flush(self, timeout: float) -> bool:
-        """Wait until the queue so far was sent; see the function."""
+    def flush(self, timeout: float = 5.0) -> bool:
+        """Wait until every event so far was sent; for tests and for the end of a process.
+
+        Args:
+            timeout: seconds to wait at most.
+
+        Returns:
+            False when receivers were still busy after that time.
+        """
         if (not self._queue and not self._worker.running) or self._worker.runs_here():
             return True
         self._queue.append(reached := threading.Event())
@@ -304,16 +311,5 @@ class Dispatcher:
 _dispatcher: Final = Dispatcher()
 
 
-def flush(timeout: float = 5.0) -> bool:
-    """Wait until every event so far was sent; for tests and for the end of a process.
-
-    Args:
-        timeout: seconds to wait at most.
-
-    Returns:
-        False when receivers were still busy after that time.
-    """
-    return _dispatcher.flush(timeout)
-
-
+flush = _dispatcher.flush
 atexit.register(flush, LAST_WORDS)

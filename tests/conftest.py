@@ -142,7 +142,7 @@ def no_trouble_so_far() -> Iterator[None]:
     from locking.core.pending_release import release_retrier
     from locking.utils import logs
 
-    logs.reset()
+    logs.TROUBLES.clear()
     breaker.reset()
     yield
     release_retrier.reset()

@@ -364,14 +364,9 @@ class BaseLockBackend(ABC):
 
 
 def ask_each(questions: Sequence[Callable[[], bool]], *, seconds: float) -> list[bool | None]:
-    """Return the answer to each question, and None for one that failed.
+    """Return the answer to each question, None for one that failed; BackendUnavailable: none was answered.
 
-    Args:
-        questions: asked one after the other.
-        seconds: after this time, and a failure, the rest is not asked: each may wait for its timeout.
-
-    Raises:
-        BackendUnavailable: none was answered.
+    After so many `seconds`, and a failure, the rest is not asked: each may wait for its timeout.
     """
     until, answers, failures = now() + seconds, list[bool | None](), list[BackendError]()
     for question in questions:
@@ -398,8 +393,6 @@ def finding_of(message: CheckMessage) -> Finding:
 
 
 class _Polling:
-    """What polling threads and tasks have in common."""
-
     def __init__(self, backend: BaseLockBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
         self._backend, self._key, self._owner, self._ttl, self._fenced = backend, key, owner, ttl, fenced
         self._attempts = 0

@@ -155,8 +155,7 @@ class Diagnosis(BaseLockBackend):
 def backend_of(backend: BaseLockBackend, kind: str, permits: int | None = None) -> BaseLockBackend:
     """Return the backend of a kind of lock; LockNotSupported: the engine has no such kind.
 
-    Args:
-        permits: of a semaphore; left out, for what asks or ends the holds that are there.
+    What asks or ends the holds of a semaphore that are there leaves its `permits` out.
     """
     if kind == "lock":
         return backend

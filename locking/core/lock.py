@@ -17,12 +17,12 @@ from django.core.exceptions import SynchronousOnlyOperation
 from locking import signals
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Holder, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease
-from locking.core import estimates, waits
+from locking.core import waits
 from locking.core.breaker import breaker
 from locking.core.handler import DEFAULT_ALIAS, locks
-from locking.core.lease import HOLDS, Lease, SingleLease, held_by, live_leases
+from locking.core.lease import HOLDS, Lease, SingleLease, held_by, live_leases, usual_hold
 from locking.core.open_transactions import in_calling_thread, refuse_open_transactions
-from locking.core.options import CheckedOptions, LockOptions, shared_options
+from locking.core.options import CheckedOptions, LockOptions, refuse_unknown, shared_options
 from locking.core.pending_release import release_retrier
 from locking.core.renewal import watchdogs
 from locking.exceptions import (
@@ -36,7 +36,6 @@ from locking.exceptions import (
 from locking.keys.names import UNSET, OnOpenTransaction, Seconds, Unset, check_name, check_names, check_wait
 from locking.utils import logs
 from locking.utils.clock import now
-from locking.utils.hints import refuse_unknown
 from locking.utils.ownership import current_context, is_owner_of, new_guarded_owner, new_owner
 
 logger = logging.getLogger(__name__)
@@ -559,25 +558,22 @@ class SingleLock(Lock):
         alias, waited = self.backend.settings.alias, now() - begun
         ask = waited >= waits.WORTH_A_QUESTION and _get_running_loop() is None
         who = busy.holder and waits.description(self.backend, busy.holder, ask=ask)
-        usual = estimates.usual_hold(alias, self.terms.template)
+        usual = usual_hold(alias, self.terms.template)
         return error(self.name, waited=waited, backend=alias, holder=busy.holder, held_by=who,
                      retry_after=busy.retry_after, reason=reason, estimate=usual)  # fmt: skip
 
     def _may_undo(self, first: Outcome | None) -> bool:
         """Whether a hold of our owner can only come from this attempt, so that it may be released.
 
-        Args:
-            first: the first answer. Busy says that a given owner held nothing when the attempt began, and a
-                grant whether it did.
+        The first answer tells: Busy, that a given owner held nothing when the attempt began, a grant whether.
         """
         if not self.terms.owner_is_given:
             return True
         return first.is_new if isinstance(first, Grant) else first is not None and first.outage is None
 
     def _clean_up_after(self, error: BaseException, owner: str, begun: float, first: Outcome | None) -> None:
-        """Schedule a release unless the attempt was refused or never sent.
-
-        A waiter that is already in the queue may still be handed the lock.
+        """Schedule a release unless the attempt was refused or never sent: a place in the queue may be handed
+        the lock still.
         """
         unsent = isinstance(error, BackendUnavailable) and not error.sent and first is None
         if not isinstance(error, LockNotAcquired) and not unsent and self._may_undo(first):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final, TypedDict
 
@@ -24,7 +25,6 @@ from locking.keys.names import (
 )
 from locking.signals import tell
 from locking.utils.call_site import CallSite
-from locking.utils.hints import refuse_unknown
 
 NO_HOLD: Final = 0.0
 """The default of `min_hold`: hardly any caller gives another, so the very object needs no check."""
@@ -166,3 +166,29 @@ def shared_options(
 @lru_cache(maxsize=256, typed=True)  # typed: `ttl=True` is an error where `ttl=1` is none
 def _shared_options(caller: str, kind: str, permits: int | None, /, **given: Any) -> CheckedOptions:
     return options_of(caller, given, kind=kind, permits=permits)
+
+
+HINTS: Final = {
+    "timeout": "the length of the lease is ttl= (seconds), the time to wait for the lock is wait=",
+    "blocking_timeout": "the time to wait for the lock is wait= (seconds)",
+    "blocking": "use try_acquire(), or wait=0; wait=None waits without end",
+    "expire": "the length of the lease is ttl= (seconds); without it the lease is renewed",
+    "auto_renewal": "leave ttl= out: such a lease is renewed until its release",
+    "auto_release_time": "the length of the lease is ttl= (seconds)",
+    "lease_time": "the length of the lease is ttl= (seconds)",
+    "wait_time": "the time to wait for the lock is wait= (seconds)",
+    "sleep": "leave it out: waiters are woken by the release, and don't poll",
+    "thread_local": "leave it out: a Lock may be shared, each thread and task has its own lease",
+    "name": "names go first, without a keyword: get_lock('order:42')",
+}
+"""By a keyword of redis-py, python-redis-lock, pottery or Redisson, what to write here."""
+
+
+def refuse_unknown(caller: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raise TypeError for the first of the `given` keywords that `caller` does not take."""
+    for keyword in given:
+        if keyword in known:
+            continue
+        guess = get_close_matches(keyword, known, n=1)
+        advice = f"did you mean {guess[0]}?" if guess else f"it has {', '.join(sorted(known))}"
+        raise TypeError(f"{caller}() has no argument {keyword!r}: {HINTS.get(keyword, advice)}")

@@ -35,7 +35,7 @@ from locking.core.kinds import Kind, check_kind, lock_of
 from locking.core.lease import Lease
 from locking.core.lock import Lock
 from locking.core.open_transactions import connections_in_transaction, refuse_open_transactions
-from locking.core.options import OF_LOCKS, CheckedOptions
+from locking.core.options import OF_LOCKS, CheckedOptions, refuse_unknown
 from locking.exceptions import (
     BackendUnavailable,
     LockError,
@@ -59,7 +59,6 @@ from locking.transactions.locked_transaction import (
 from locking.transactions.responses import conflict_response
 from locking.transactions.tasks import AN_HOUR, running_task
 from locking.utils.call_site import call_site_of
-from locking.utils.hints import refuse_unknown
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -8,21 +8,23 @@ next holder's transaction out, so what is read behind the fence can't be overtak
 
 from __future__ import annotations
 
+import logging
 import secrets
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
-from django.db import OperationalError, ProgrammingError, connections
+from django.db import Error, OperationalError, ProgrammingError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import atomic
 
 from locking.core.lease import Lease, SingleLease
 from locking.exceptions import LockNotAcquired, LockNotSupported, StaleFencingToken
-from locking.transactions.commit_probe import CommitMarker
-from locking.utils.clock import now
+from locking.utils.clock import jittered, now
 from locking.utils.databases import (
     VENDORS,
     fence_name,
@@ -34,6 +36,8 @@ from locking.utils.databases import (
 )
 
 __all__ = ["forbid"]
+
+logger = logging.getLogger(__name__)
 
 SHORTEST_TIMEOUT: Final = 1.0
 """Seconds; below it an ordinary pause would count as a frozen holder."""
@@ -89,7 +93,7 @@ def prepare(alias: str, lease: Lease) -> None:
     connection = connections[alias]
     if connection.vendor != "mysql":
         return
-    names = [fence_name(single.key, connection.vendor) for single in lease.leases]
+    names = [fence_name(single.key, "mysql") for single in lease.leases]
     with connection.cursor() as cursor, _explained(connection):
         cursor.execute("SELECT name FROM locking_fence WHERE name IN %s", [names])
         present = {row[0] for row in cursor.fetchall()}
@@ -101,17 +105,8 @@ def prepare(alias: str, lease: Lease) -> None:
 def advance(alias: str, lease: Lease) -> CommitMarker:
     """Put this lease's tokens into the fence: the first statements of a transaction, before anything is read.
 
-    Args:
-        alias: the database; its outermost atomic block has just been entered, nothing was read in it.
-        lease: of one name or several; their rows are taken in sorted order, one at a time.
-
-    Returns:
-        What tells later whether the transaction was committed.
-
-    Raises:
-        StaleFencingToken: a newer holder was here; the lease counts as lost from now on.
-        LockNotAcquired: the transaction of an older holder is still open, and didn't end in time.
-        LockTransactionError: an isolation level under which the fence wouldn't hold.
+    The rows of several names are taken in sorted order, one at a time. What is returned tells later whether
+    the transaction was committed.
     """
     connection, mark = connections[alias], secrets.token_hex(16)
     timeout = min(fence_timeout(single) for single in lease.leases)
@@ -204,3 +199,75 @@ def _explained(connection: BaseDatabaseWrapper) -> Iterator[None]:
             f"fenced=True needs the table of the app locking: manage.py migrate --database {connection.alias}"
         )
         raise
+
+
+# --- what became of a COMMIT whose answer was lost: the row has the mark of the last transaction ------------
+
+TRIES: Final = 5
+"""How often a database that doesn't answer is asked, over about a second and a half."""
+
+# Touches the row without changing it: unlike a SELECT it also waits for a row that is just being inserted.
+TOUCH: Final = """
+INSERT INTO locking_fence (name, token, owner, mark, updated_at) VALUES (%s, 0, '', '', %s)
+ON CONFLICT (name) DO UPDATE SET mark = locking_fence.mark RETURNING token, mark
+"""
+LOCK: Final = "SELECT token, mark FROM locking_fence WHERE name = %s FOR UPDATE"
+
+NOTHING: Final = "the fence row says that nothing was committed"
+UNSETTLED: Final = "whether it was committed isn't known: the fence row couldn't tell"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMarker:
+    """The row that tells whether a transaction was committed; its mark is of this transaction alone."""
+
+    alias: str
+    name: str
+    token: int
+    mark: str
+    timeout: float
+
+    def was_committed(self) -> bool | None:
+        """Ask over a new connection, which waits until the transaction has ended; None when it can't be
+        committed.
+        """
+        connection = connections[self.alias].copy()
+        # The connections of Django's pool broke with the one that was lost. The options are the copy's own.
+        connection.settings_dict["OPTIONS"].pop("pool", None)
+        with closing(connection):
+            connection.set_autocommit(False)
+            try:
+                limit_waits(connection, self.timeout)
+                with connection.cursor() as cursor:
+                    if connection.vendor == "mysql":
+                        cursor.execute(LOCK, [self.name])
+                    else:
+                        cursor.execute(TOUCH, [self.name, timestamp(connection)])
+                    token, mark = cursor.fetchone()
+            finally:
+                if connection.connection is not None and connection.is_usable():
+                    connection.rollback()
+        if mark == self.mark:
+            return True
+        return None if token > self.token else False
+
+
+def resolve(marker: CommitMarker, error: Error) -> bool | None:
+    """Return whether a transaction was committed although COMMIT ended in `error`, which gets a note if not;
+    None where it can't be known.
+    """
+    committed = None
+    for attempt in range(TRIES):
+        try:
+            committed = marker.was_committed()
+            break
+        except Error as silence:
+            logger.warning("can't tell yet what became of a COMMIT on %r: %s", marker.alias, silence)
+            if was_locked_out(silence):
+                break  # it was waited for long enough
+        time.sleep(jittered(attempt, first=0.1, cap=1.0))
+    if committed:
+        logger.warning("the answer to a COMMIT on database %r was lost; it was committed", marker.alias)
+    else:
+        error.add_note(NOTHING if committed is False else UNSETTLED)
+    return committed

@@ -20,7 +20,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic, atomic
 
 from locking.core.kinds import lock_of
-from locking.core.lease import Lease, SingleLease
+from locking.core.lease import Lease
 from locking.core.lock import Lock
 from locking.core.open_transactions import (
     connections_in_transaction,
@@ -34,7 +34,6 @@ from locking.exceptions import LockLost, LockNotSupported, LockTransactionError
 from locking.keys.names import OnOpenTransaction, check_names
 from locking.keys.template import dotted_path
 from locking.transactions import fence
-from locking.transactions.commit_probe import CommitMarker, resolve
 from locking.utils.clock import jittered
 from locking.utils.databases import (
     inside_test_case,
@@ -120,27 +119,16 @@ def _locked_transaction(
 
 @dataclass(slots=True, eq=False)
 class LockedTransaction:
-    """A locked transaction: what it holds, and where it commits.
-
-    Attributes:
-        names: what is locked.
-        aliases: the databases, in the order in which their transactions begin; they commit in reverse.
-        scope: the alias in `LOCKING`, and the kind where it isn't an ordinary lock.
-        fenced: whether each database checks the fencing token.
-        connections: this thread's, to those databases.
-        lease: of the lock, once it is held.
-        committed: the databases whose COMMIT has succeeded so far.
-        returned: whether a decorated function has: what is raised from then on isn't its own.
-    """
+    """A locked transaction: what it holds, and where it commits."""
 
     names: frozenset[str]
-    aliases: tuple[str, ...]
-    scope: str
+    aliases: tuple[str, ...]  # in the order in which the transactions begin; they commit in reverse
+    scope: str  # the alias in `LOCKING`, and the kind where it isn't an ordinary lock
     fenced: bool = False
-    committed: list[str] = field(default_factory=list)
-    returned: bool = False
+    committed: list[str] = field(default_factory=list)  # the databases whose COMMIT has succeeded so far
+    returned: bool = False  # a decorated function has: what is raised from then on isn't its own
     connections: tuple[BaseDatabaseWrapper, ...] = field(init=False)
-    lease: Lease = field(init=False)
+    lease: Lease = field(init=False)  # once the lock is held
 
     def __post_init__(self) -> None:
         self.connections = connections_to(self.aliases)
@@ -166,7 +154,7 @@ class LockedAtomic(Atomic):
     def __init__(self, connection: BaseDatabaseWrapper, section: LockedTransaction) -> None:
         super().__init__(connection.alias, savepoint=True, durable=True)
         self.alias, self.section, self.connection = connection.alias, section, connection
-        self.marker: CommitMarker | None = None
+        self.marker: fence.CommitMarker | None = None
         self.answered = False
 
     def raise_fence(self) -> None:
@@ -208,8 +196,9 @@ class LockedAtomic(Atomic):
         Where something else ends the wait for it, such as what a signal's handler raises, the server may
         still be at work: see `SingleLease.unsettled`.
         """
-        for single in self._leases():
-            single.unsettled.add(self)  # before it is sent, for a signal may come at any moment
+        for single in self.section.lease.leases:
+            if single.backend.transaction_on is None:  # else the database ends the lock with the COMMIT
+                single.unsettled.add(self)  # before it is sent, for a signal may come at any moment
         try:
             commit()
         except BaseException as error:
@@ -222,13 +211,9 @@ class LockedAtomic(Atomic):
         self._settle()
         self._note_commit()
 
-    def _leases(self) -> list[SingleLease]:
-        """Return the leases of the single names, but for locks that the database ends with the COMMIT."""
-        return [single for single in self.section.lease.leases if single.backend.transaction_on is None]
-
     def _settle(self) -> None:
         """Note that the server is done with the COMMIT, whatever became of it."""
-        for single in self._leases():
+        for single in self.section.lease.leases:
             single.unsettled.discard(self)
 
     def _note_commit(self) -> None:
@@ -247,7 +232,7 @@ class LockedAtomic(Atomic):
     def _was_committed_after_all(self, error: Error) -> bool:
         if self.marker is None or self.answered or not reply_was_lost(error):
             return False
-        committed = resolve(self.marker, error)
+        committed = fence.resolve(self.marker, error)
         if committed is not None:
             self._settle()
         return bool(committed)
@@ -265,14 +250,8 @@ def transaction_under(
     """Run a block in the order lock, BEGIN, fence, body, COMMIT, release.
 
     A lock that ends with its transaction comes after BEGIN instead, and COMMIT is its release; its database
-    is the outermost, whose commit is the last. `on_commit` hooks run after the release then.
-
-    Args:
-        lock: what to hold.
-        section: for what, and where it commits; it gets the lease, and each database that has committed.
-        release: False leaves the lock to its ttl.
-        on_open_transaction: see `locked_transaction`.
-        held: the lease of the lock where the caller holds it already, and releases it.
+    is the outermost, whose commit is the last. `on_commit` hooks run after the release then. A lock that is
+    `held` already is released by the caller.
     """
     if lock.transaction_on is not None and not release:
         raise LockNotSupported(
@@ -402,11 +381,7 @@ def database_aliases(using: object) -> tuple[str, ...]:
 
 
 def enclosing_locked_transaction(section: LockedTransaction) -> LockedTransaction | None:
-    """Return the locked transaction around the caller that holds all of this until its commit, if any.
-
-    Raises:
-        LockTransactionError: this one is fenced and that one isn't.
-    """
+    """Return the locked transaction around the caller that holds all of this until its commit, if any."""
     found = {section_of(connection) for connection in section.connections}
     outer: LockedTransaction | None = found.pop()
     if found or outer is None or not outer.covers(section):

@@ -41,11 +41,7 @@ _RESETS: Final[dict[Callable[[], Reset | None], None]] = {}
 
 
 def after_fork(reset: Reset) -> None:
-    """Call `reset` in every forked child; without effect where the system cannot fork, such as Windows.
-
-    Args:
-        reset: a function, or a method of an object, which this does not keep alive.
-    """
+    """Call `reset`, a function or a method of an object that this does not keep alive, in a forked child."""
     if isinstance(reset, MethodType):
         resets = _RESETS  # at the interpreter's end the module may have lost its names before the object goes
         _RESETS[WeakMethod(reset, lambda gone: resets.pop(gone, None))] = None
@@ -74,14 +70,9 @@ Step = Callable[[], float | None]
 
 
 def start_thread(name: str, run: Callable[[], object]) -> threading.Thread | None:
-    """Run `run` in a new daemon thread and return that.
+    """Run `run` in a new daemon thread and close its database connections behind it.
 
-    Args:
-        name: begins with a kind of thread, see above; `ps -L` shows its first 15 characters.
-        run: its database connections are closed behind it.
-
-    Returns:
-        None where the system has no thread left, which is logged; never raises.
+    Returns None where the system has no thread left, which is logged; never raises.
     """
 
     def run_and_close() -> None:
@@ -104,11 +95,9 @@ def start_thread(name: str, run: Callable[[], object]) -> threading.Thread | Non
 class Worker:
     """One background thread that starts with the first `wake` and ends when there is nothing left to do.
 
-    Args:
-        name: of the thread.
-        steps: each does what is due and returns the `clock.now()` of its next call; the thread ends when all
-            return None, unless a `wake` came meanwhile. What one raises is logged, and it is called again
-            after `RETRY_PAUSE`. A `wake` calls them all.
+    Each step does what is due and returns the `clock.now()` of its next call; the thread ends when all return
+    None, unless a `wake` came meanwhile. What one raises is logged, and it is called again after
+    `RETRY_PAUSE`. A `wake` calls them all.
     """
 
     def __init__(self, name: str, *steps: Step) -> None:
@@ -132,11 +121,7 @@ class Worker:
         return self._thread is threading.current_thread()
 
     def wake(self, at: float = -math.inf) -> bool:
-        """Have the step called at `at` (`clock.now()`) at the latest; without it, at once.
-
-        Returns:
-            False when the thread cannot start, which is logged. The next `wake` tries again.
-        """
+        """Have the steps called at `at` (`clock.now()`) at the latest; False when the thread cannot start."""
         with self._changed:
             self._wanted = min(self._wanted, at)
             self._changed.notify_all()

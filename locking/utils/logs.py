@@ -28,26 +28,16 @@ class _Trouble:
 TROUBLES: Final[dict[Hashable, _Trouble]] = {}
 """What is wrong at the moment; nearly always nothing, and then a caller needs no `available`."""
 _mutex = threading.Lock()
-
-
-def reset() -> None:
-    """Forget every trouble; a forked child logs its own."""
-    global _mutex
-    _mutex = threading.Lock()
-    TROUBLES.clear()
-
-
-after_fork(reset)
+after_fork(_mutex._at_fork_reinit)  # type: ignore[attr-defined]
+after_fork(TROUBLES.clear)  # a forked child logs its own
 
 
 def log_rarely(
     logger: logging.Logger, level: int, trouble: Hashable, message: str, *values: object, **fields: object
 ) -> None:
-    """Log a record, unless one of the same trouble was logged within the last minute.
+    """Log a record with these `fields`, unless one of the same trouble was logged within the last minute.
 
-    Args:
-        trouble: what is the same trouble, such as the alias of a backend that does not answer.
-        fields: attributes of the record, beside `lock_repeated`: how many records were left out before.
+    Its attribute `lock_repeated` says how many were left out before.
     """
     with _mutex:
         if len(TROUBLES) >= MOST:

@@ -67,12 +67,7 @@ after_fork(PROCESS.renew)
 
 
 def new_owner(client_id: str | None = None) -> str:
-    """Return the owner of one acquisition: `<uuid of this process>:<number>`, never used twice.
-
-    Args:
-        client_id: whose acquisition it is, where that isn't this process but a unit of work that may be
-            repeated elsewhere (see `client_of_work`).
-    """
+    """Return an owner, never used twice: `<uuid of this process, or of a client of work>:<number>`."""
     if client_id is None:
         return f"{PROCESS.client_id}:{next(PROCESS.counter)}"
     return f"{client_id}:{secrets.randbits(48)}"
@@ -110,12 +105,7 @@ def client_of_work(work: str) -> str:
 
 
 def owner_of_work(work: str, attempt: int = 0) -> str:
-    """Return an owner from which `work_of` reads the work.
-
-    Args:
-        work: its id.
-        attempt: a number below 2**48 that tells this acquisition from the others of the same work.
-    """
+    """Return an owner from which `work_of` reads the work; attempts, below 2**48, tell acquisitions apart."""
     variant = int(work[_VARIANT], 16) if _UUID4.fullmatch(work) else 0
     return f"{client_of_work(work)}:{_NAMES_WORK | attempt << 4 | variant}"
 
