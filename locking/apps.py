@@ -19,8 +19,10 @@ class LockingConfig(AppConfig):
         from locking import checks, live_checks, liveness  # noqa: F401
         from locking.core import lease, waits
         from locking.inspection import audit, heartbeat
+        from locking.signals import observe
 
-        liveness.start()
+        observe(liveness.watcher)
+        atexit.register(liveness.leave)
         heartbeat.start()
         waits.watch = watch_for_deadlocks
         audit.listen()

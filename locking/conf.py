@@ -10,6 +10,7 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 
 from locking.keys.names import (
+    ConflictPolicy,
     OnOpenTransaction,
     balanced,
     check_on_open_transaction,
@@ -44,7 +45,7 @@ class AliasSettings:
     max_waiters: int | None = None
     retry_after: float | None = None
     key_prefix: str = ""
-    on_conflict: Any = "auto"
+    on_conflict: ConflictPolicy = "auto"
     on_open_transaction: OnOpenTransaction = "refuse"
     fence_timeout: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # likewise

@@ -24,6 +24,23 @@ import copyreg
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
+__all__ = [
+    "BackendError",
+    "BackendUnavailable",
+    "BlockedWaiter",
+    "LockDeadlock",
+    "LockError",
+    "LockExpired",
+    "LockKeyError",
+    "LockLost",
+    "LockNotAcquired",
+    "LockNotOwned",
+    "LockNotSupported",
+    "LockTransactionError",
+    "StaleFencingToken",
+    "TooManyWaiters",
+]
+
 
 class LockError(Exception):
     """The base of everything that `locking` raises on purpose."""

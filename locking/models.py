@@ -247,7 +247,14 @@ class FencedModel(models.Model):
         """
         single = _single(lease)
         lease.ensure_held()
-        self._require_fenced_read(single)
+        if self.fence_owner != single.owner:
+            if self.fence_token >= single.token:
+                raise _overtaken(single, self)
+            raise ValueError(
+                f"{self!r} was not read by fenced_get under this lease of {lease.name!r}, so another holder"
+                f" may have changed it since: read it with {type(self).__name__}.fenced_get(lease,"
+                f" pk={self.pk!r})"
+            )
         rows = type(self)._base_manager.using(self._state.db).filter(pk=self.pk)
         if not self._write(single, changes):
             seen = rows.first()
@@ -284,16 +291,6 @@ class FencedModel(models.Model):
         """Return the row of the one table that has the token: an UPDATE of it checks and writes in one."""
         table: type[models.Model] = self._meta.get_field("fence_token").model
         return table._base_manager.using(self._state.db).filter(pk=self._get_pk_val(table._meta))
-
-    def _require_fenced_read(self, lease: SingleLease) -> None:
-        if self.fence_owner == lease.owner:
-            return
-        if self.fence_token >= lease.token:
-            raise _overtaken(lease, self)
-        raise ValueError(
-            f"{self!r} was not read by fenced_get under this lease of {lease.name!r}, so another holder may"
-            f" have changed it since: read it with {type(self).__name__}.fenced_get(lease, pk={self.pk!r})"
-        )
 
 
 def _overtaken(lease: SingleLease, row: FencedModel) -> StaleFencingToken:

@@ -228,10 +228,8 @@ class Options(CheckedOptions):
 
     def policy(self) -> ConflictPolicy:
         """Return the policy for a conflict: the decorator's, or else the alias's."""
-        if not isinstance(self.on_conflict, Unset):
-            return self.on_conflict
-        policy: ConflictPolicy = locks[self.backend].settings.on_conflict
-        return policy
+        own = self.on_conflict
+        return locks[self.backend].settings.on_conflict if isinstance(own, Unset) else own
 
 
 # decorating
@@ -298,9 +296,9 @@ class LockedCall:
                 try:
                     return self._run(names, args, kwargs)
                 except _KeysChanged as change:
-                    names = change.names
+                    names = change.args
                 except _Refusal as refusal:
-                    return refusal.response
+                    return refusal.args[0]
             return self._on_conflict(self._keeps_changing(names), args, kwargs)
 
         return locked
@@ -411,7 +409,7 @@ class LockedCall:
                 try:
                     return await self._aattempt(names, args, kwargs)
                 except _KeysChanged as change:
-                    names = change.names
+                    names = change.args
             return await _awaited(self._on_conflict(self._keeps_changing(names), args, kwargs))
 
         return locked
@@ -456,22 +454,16 @@ class LockedCall:
 
 
 class _KeysChanged(Exception):
-    """Ends a section whose locks are not, or no more, the ones that the call needs."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
+    """Ends a section whose locks are not, or no more, the ones that the call needs: these names."""
 
 
 def _refuse_others(held: Collection[str], needed: tuple[str, ...]) -> None:
     if not set(needed) <= set(held):
-        raise _KeysChanged(needed)
+        raise _KeysChanged(*needed)
 
 
 class _Refusal(Exception):
     """Carries a view's own refusal (400 and above) out of a transaction that it has had rolled back."""
-
-    def __init__(self, response: Any) -> None:
-        self.response = response
 
 
 @asynccontextmanager

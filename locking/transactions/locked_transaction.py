@@ -36,11 +36,12 @@ from locking.keys.template import dotted_path
 from locking.transactions import fence
 from locking.utils.clock import jittered
 from locking.utils.databases import (
+    STOOD_IDLE,
+    code_of,
     inside_test_case,
     may_still_commit,
     noting_rollbacks,
     reply_was_lost,
-    stood_idle,
     was_overtaken,
 )
 
@@ -222,7 +223,7 @@ class LockedAtomic(Atomic):
             self.section.committed.append(self.alias)
 
     def _raise_if_idle(self, error: BaseException) -> None:
-        if self.marker is not None and not self.answered and stood_idle(error):
+        if self.marker is not None and not self.answered and code_of(error) == STOOD_IDLE:
             raise LockLost(
                 f"the database {self.alias!r} ended the transaction, because its holder did nothing in it for"
                 " longer than FENCE_TIMEOUT (by default the ttl): another may hold the lock now, and nothing"

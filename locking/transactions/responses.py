@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from functools import cache
@@ -9,7 +10,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.template import Context, Engine, Template, TemplateDoesNotExist
 from django.template.loader import render_to_string
 from django.utils.translation import gettext_lazy as _
@@ -72,7 +73,9 @@ def conflict_response(
     detail = str(text if message is None else message)
     types = [PROBLEM, "application/json", "text/html", "application/xhtml+xml"]
     if "json" in (request.get_preferred_type(types) or PROBLEM):
-        response = _problem(kind, status, detail, retry_after)
+        body = {"type": f"urn:holdfast:problem:lock-{kind}", "title": status.phrase, "status": int(status)}
+        text = json.dumps(body | {"detail": detail, "retry_after": retry_after}, ensure_ascii=False)
+        response = HttpResponse(text, status=status, content_type=PROBLEM)
     else:
         response = _page(request, status, detail, retry_after)
     response["Retry-After"] = str(retry_after)
@@ -95,17 +98,6 @@ def _seconds(error: LockError, *, until_expiry: bool) -> float:
     if chosen is not None:
         return chosen
     return min(left, UNKNOWN_WAIT if error.estimate is None else error.estimate)
-
-
-def _problem(kind: str, status: HTTPStatus, detail: str, retry_after: int) -> HttpResponse:
-    body = {
-        "type": f"urn:holdfast:problem:lock-{kind}",
-        "title": status.phrase,
-        "status": int(status),
-        "detail": detail,
-        "retry_after": retry_after,
-    }
-    return JsonResponse(body, status=status, content_type=PROBLEM, json_dumps_params={"ensure_ascii": False})
 
 
 def _page(request: HttpRequest, status: HTTPStatus, detail: str, retry_after: int) -> HttpResponse:

@@ -28,6 +28,7 @@ CONNECTION_LOST: Final = frozenset({2006, 2013, 2055, 4031})
 SESSION_ENDED: Final = frozenset({"57P01", 4031})
 """The last words of a server that has ended a session: nothing of it is at work any more."""
 STOOD_IDLE: Final = "25P03"
+"""The database has ended a transaction that did nothing for too long."""
 PSYCOPG_IDLE: Final = 0  # TransactionStatus.IDLE, in psycopg 2 and 3 alike
 
 NO_SLOT: Final = {
@@ -208,8 +209,3 @@ def setting_too_small(error: BaseException) -> str | None:
     code = code_of(error)
     texts = NO_SLOT.items() if not isinstance(code, int) else ()
     return MYSQL_NO_SLOT.get(code) or next((name for text, name in texts if text in str(error)), None)
-
-
-def stood_idle(error: BaseException) -> bool:
-    """Whether the database ended a transaction that did nothing for too long."""
-    return isinstance(error, Error) and code_of(error) == STOOD_IDLE
