@@ -25,9 +25,8 @@ from locking.backends.base import (
     Waiter,
 )
 from locking.backends.capabilities import Counters, ForceRelease, Heartbeats, Kinds, Listing
-from locking.backends.options import own_options
 from locking.backends.waiters import WaitingSteps, WokenTask, WokenThread
-from locking.conf import AliasSettings
+from locking.conf import AliasSettings, own_options
 from locking.utils.background import after_fork
 from locking.utils.clock import now
 

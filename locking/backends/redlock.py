@@ -35,13 +35,12 @@ from locking.backends.base import (
     ask_each,
 )
 from locking.backends.capabilities import ForceRelease, Heartbeats, Listing
-from locking.backends.options import own_number
 from locking.backends.redis.backend import BATCH, RedisBackend
 from locking.backends.redis.diagnosis import judge
 from locking.backends.redis.kinds import Ordinary
 from locking.backends.redis.nodes import Node, Silence, ask_all
 from locking.backends.redis.scripts import Index, Request, extend_request
-from locking.conf import AliasSettings
+from locking.conf import AliasSettings, own_number
 from locking.exceptions import BackendUnavailable
 from locking.utils.clock import now
 from locking.utils.ownership import new_owner

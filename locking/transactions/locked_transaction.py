@@ -40,7 +40,7 @@ from locking.utils.databases import (
     code_of,
     inside_test_case,
     may_still_commit,
-    noting_rollbacks,
+    note_rollback,
     reply_was_lost,
     was_overtaken,
 )
@@ -404,7 +404,7 @@ def _note_rollbacks(stack: ExitStack, on: Sequence[BaseDatabaseWrapper]) -> None
     """Notice, until the stack ends, an error by which a database has rolled everything back."""
     for connection in on:
         if connection.vendor != "postgresql":  # it refuses whatever follows
-            stack.enter_context(noting_rollbacks(connection))
+            stack.enter_context(connection.execute_wrapper(note_rollback))
 
 
 def refuse_silent_rollbacks(on: Sequence[BaseDatabaseWrapper]) -> None:

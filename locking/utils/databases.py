@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final
 
 from django.db import DatabaseError, Error, InterfaceError, OperationalError
@@ -126,21 +125,11 @@ def refuse_snapshots(connection: Any) -> None:
         )
 
 
-@contextmanager
-def noting_rollbacks(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Have Django know when an error of a statement has rolled back the whole transaction.
+def note_rollback(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+    """Wrap a statement: have Django know where its error has rolled back the whole transaction.
 
     MySQL and SQLite do so with some errors, and run what comes next by itself. PostgreSQL refuses it.
     """
-    connection.execute_wrappers.append(_note_rollback)
-    try:
-        yield
-    finally:
-        if _note_rollback in connection.execute_wrappers:
-            connection.execute_wrappers.remove(_note_rollback)
-
-
-def _note_rollback(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
     try:
         return execute(sql, params, many, context)
     except DatabaseError as error:

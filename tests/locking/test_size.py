@@ -31,7 +31,6 @@ PARTS: Final[dict[str, str]] = {
     "models.py": "core",
     "backends/base.py": "core",
     "backends/__init__.py": "core",
-    "backends/options.py": "core",
     "backends/capabilities.py": "core",
     "backends/waiters.py": "core",
     "backends/memory.py": "core",

@@ -35,8 +35,7 @@ from locking.backends.database.connection_pool import (
     fetched,
     require_alias,
 )
-from locking.backends.options import own_options
-from locking.conf import AliasSettings
+from locking.conf import AliasSettings, own_options
 from locking.exceptions import LockNotSupported
 from locking.utils.background import after_fork
 from locking.utils.clock import now

@@ -39,9 +39,8 @@ from locking.backends.database.connection_pool import (
     require_alias,
 )
 from locking.backends.database.sql import BY_VENDOR, CHANNEL
-from locking.backends.options import own_count, own_options
 from locking.backends.waiters import WaitingSteps, WokenTask, WokenThread
-from locking.conf import AliasSettings
+from locking.conf import AliasSettings, own_count, own_options
 from locking.exceptions import BackendUnavailable
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import jittered, now

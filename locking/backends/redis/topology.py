@@ -24,13 +24,12 @@ from redis.connection import ConnectionPool
 from redis.exceptions import RedisError
 from redis.sentinel import SentinelConnectionPool
 
-from locking.backends.options import misplaced
 from locking.backends.redis.async_transport import AsyncServer, EventLoops
 from locking.backends.redis.protocol import ReplicaAck, Terms
 from locking.backends.redis.scripts import Index
 from locking.backends.redis.transport import ThreadServer
 from locking.backends.redis.verbs import Servers
-from locking.conf import AliasSettings
+from locking.conf import AliasSettings, misplaced
 
 SENTINEL_SCHEME: Final = "sentinel+"
 
