@@ -21,8 +21,7 @@ from locking.keys.names import (
 )
 
 DEFAULT_LEASE: Final = 10.0
-"""Seconds of a lease that the watchdog keeps alive where `WATCHDOG_TTL` isn't set: for so long the lock of a
-killed process stays taken."""
+"""Seconds of a renewed lease without `WATCHDOG_TTL`: for so long a killed process' lock stays taken."""
 
 LONGEST_COUNTDOWN: Final = 60.0
 """Seconds after which a Celery task whose lock is taken is tried again at the latest."""

@@ -96,9 +96,7 @@ def directory() -> Path | None:
 
 
 def mark() -> str:
-    """Return what the files begin with of processes that may judge each other: they share the host since it
-    was booted, the namespace of its pids, and the locks, caches and databases, for all must reach the same.
-    """
+    """Return what processes share that may judge each other: boot, namespace of pids, and all locks."""
     boot, namespace = platform.node(), 0
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

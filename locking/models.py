@@ -62,9 +62,7 @@ class LockEventQuerySet(models.QuerySet["LockEvent"]):
 
 
 class LockEvent(models.Model):
-    """What was done to another's lock, by an operator or for a dead process, and which deadlocks were found:
-    the audit. Never changed; pruned by age.
-    """
+    """The audit: what was done to others' locks, and deadlocks. Never changed; pruned by age."""
 
     class Action(models.TextChoices):
         """What was asked for."""
@@ -270,11 +268,9 @@ class FencedModel(models.Model):
         return bool(self._fence().filter(fresh).update(fence_token=lease.token, fence_owner=lease.owner))
 
     def _write(self, lease: SingleLease, changes: dict[str, Any]) -> bool:
-        """Write `changes` if the row has the token of the read; False where it has another by now.
-
-        A row of several tables is written by Django in several statements, of which only the first looks at
-        the token. A lock on the row that has it keeps the next holder out until all are through.
-        """
+        """Write `changes` if the row has the token of the read; False where it has another by now."""
+        # A row of several tables is written by Django in several statements, of which only the first looks at
+        # the token. A lock on the row that has it keeps the next holder out until all are through.
         ours = Q(fence_token=self.fence_token, fence_owner=lease.owner)
         rows = type(self)._base_manager.using(self._state.db).filter(pk=self.pk).filter(ours)
         if not self._lies_in_several_tables():

@@ -236,9 +236,7 @@ LEVELS: Final[dict[Signal, int]] = {
 }
 
 LONG_WAIT: Final = 5.0
-"""Seconds after which the acquisition of a lock is logged at INFO instead of DEBUG, as a hold is that lasted
-longer than its ttl: both are no routine."""
-
+"""Seconds after which an acquisition is logged at INFO, as a hold is that lasted longer than its ttl."""
 
 SENTENCES: Final[dict[Outcome, str]] = {
     "acquired": "acquired the lock %(lock)r on backend %(backend)r after %(waited).3f s",
@@ -287,7 +285,8 @@ class Dispatcher:
         Returns:
             False when receivers were still busy after that time.
         """
-        if (not self._queue and not self._worker.running) or self._worker.runs_here():
+        thread = self._worker.thread
+        if (not self._queue and thread is None) or thread is threading.current_thread():
             return True
         self._queue.append(reached := threading.Event())
         return self._worker.wake() and reached.wait(timeout)

@@ -1,6 +1,4 @@
-"""The other kinds of lock: read-write, semaphore, Redisson's fair lock. Each is a `Lock` with the same
-surface.
-"""
+"""The other kinds of lock: read-write, semaphore, Redisson's fair lock. Each is a `Lock`."""
 
 from __future__ import annotations
 

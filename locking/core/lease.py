@@ -84,12 +84,10 @@ class LeaseTerms(NamedTuple):
 HoldKey = tuple[str, str, int]
 
 HOLDS: Final[dict[HoldKey, ref[SingleLease]]] = {}
-"""What this process holds. Weak: a lease that nothing refers to any more isn't renewed and so ends by itself.
-"""
+"""What this process holds. Weak: a lease that nothing refers to isn't renewed, and so ends by itself."""
 
 DROPPED: Final[deque[tuple[BaseLockBackend, str, str]]] = deque(maxlen=1000)
-"""Backend, key and owner of renewed leases that nothing refers to any more: the end of the process releases
-them, unless they have ended by themselves."""
+"""Backend, key and owner of renewed leases that nothing refers to any more, for the end of the process."""
 
 after_fork(HOLDS.clear)
 after_fork(DROPPED.clear)
@@ -99,10 +97,8 @@ after_fork(_changing._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 def held_by(context: object, alias: str, key: str) -> SingleLease | None:
-    """Return the lease by which a thread or task holds `key`, if it does.
-
-    One whose release was not confirmed isn't counted: on the server it may be another's by now.
-    """
+    """Return the lease by which a thread or task holds `key`, if it does."""
+    # One whose release was not confirmed isn't counted: on the server it may be another's by now.
     found = HOLDS.get((alias, key, id(context)))
     lease = None if found is None else found()
     if lease is None or lease.unreleased:
@@ -214,9 +210,7 @@ class Lease:
             lease.ensure_held()
 
     def confirm(self) -> None:
-        """`ensure_held` for the last moment before COMMIT: a lease that another run of the same work may have
-        taken over also asks the backend (BackendUnavailable: it doesn't answer).
-        """
+        """`ensure_held` right before COMMIT: a lease that may have been taken over also asks the backend."""
         for lease in self._leases:
             lease.confirm()
 
@@ -394,9 +388,7 @@ class SingleLease(Lease):
 
     @property
     def state(self) -> State:
-        """See `Lease.state`; a lease whose deadline has passed, or whose session is over, counts as lost, and
-        one whose release was not confirmed as unknown.
-        """
+        """See `Lease.state`; with its deadline or session it is lost, an unconfirmed release is unknown."""
         if self.open:
             if self._has_ended():
                 self.lose()

@@ -18,13 +18,13 @@ from locking import signals
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Holder, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease
 from locking.core import waits
-from locking.core.breaker import breaker
 from locking.core.handler import DEFAULT_ALIAS, locks
 from locking.core.lease import HOLDS, Lease, SingleLease, held_by, live_leases, usual_hold
 from locking.core.open_transactions import in_calling_thread, refuse_open_transactions
 from locking.core.options import CheckedOptions, LockOptions, refuse_unknown, shared_options
 from locking.core.pending_release import release_retrier
 from locking.core.renewal import watchdogs
+from locking.core.waits import breaker
 from locking.exceptions import (
     BackendUnavailable,
     LockDeadlock,
@@ -148,7 +148,8 @@ class Lock:
         taken: list[Lease] = []
         try:
             for part in self._parts:
-                taken.append(await part._take(_left(begun, wait), context, is_task=is_task))
+                left = max(0.0, begun + wait - now()) if wait else wait  # of one wait that all names share
+                taken.append(await part._take(left, context, is_task=is_task))
             for lease in taken:
                 lease.ensure_held()  # the first may have ended while we waited for the last
         except BaseException as error:
@@ -332,11 +333,6 @@ class Lock:
             await lease._agive_back(error)
 
 
-def _left(begun: float, wait: float | None) -> float | None:
-    """Return what is left of one wait that all names share."""
-    return wait if not wait else max(0.0, begun + wait - now())
-
-
 def _together(taken: list[Lease]) -> Lease:
     return Lease([single for lease in taken for single in lease.leases])
 
@@ -433,10 +429,7 @@ class SingleLock(Lock):
         return held_by(context, self.backend.alias, self.key)
 
     async def _take(self, wait: float | None, context: object, *, is_task: bool) -> Lease:
-        """Re-enter, or enqueue and wait for our turn; after a grant that came too late, begin again.
-
-        A cancelled task leaves the queue before the cancellation goes on.
-        """
+        """Re-enter, or enqueue and wait for our turn; after a grant that came too late, begin again."""
         if HOLDS and (hold := self._reenter(context)):  # a process holds nothing most of the time
             return hold
         if self.on_open_transaction != "ignore":
@@ -468,9 +461,7 @@ class SingleLock(Lock):
         return isinstance(error, LateGrant) and (wait is None or now() < begun + wait)
 
     def _new_waiter(self, make: Callable[..., AnyWaiter]) -> AnyWaiter:
-        """Return the waiter of one attempt, which has an owner of its own; at once BackendUnavailable where
-        the server doesn't answer at the moment.
-        """
+        """Return the waiter of one attempt, of an owner of its own; BackendUnavailable: a silent server."""
         if breaker.silent:
             try:
                 breaker.admit(self.backend, self.key)
@@ -524,10 +515,7 @@ class SingleLock(Lock):
                 release_retrier.schedule(self.backend, self.key, waiter.owner, self.ttl)
 
     def _reenter(self, context: object) -> Lease | None:
-        """Count one more hold of what this thread or task has already, unless it may be another task's.
-
-        A lost hold raises instead.
-        """
+        """Count one more hold of what this thread or task has, unless it is lost or may be another task's."""
         if (hold := self._hold_of(context)) is None:
             return None
         hold.ensure_held()
@@ -563,18 +551,14 @@ class SingleLock(Lock):
                      retry_after=busy.retry_after, reason=reason, estimate=usual)  # fmt: skip
 
     def _may_undo(self, first: Outcome | None) -> bool:
-        """Whether a hold of our owner can only come from this attempt, so that it may be released.
-
-        The first answer tells: Busy, that a given owner held nothing when the attempt began, a grant whether.
-        """
+        """Whether a hold of our owner can only come from this attempt, so that it may be released."""
         if not self.terms.owner_is_given:
             return True
+        # Busy says that a given owner held nothing when the attempt began, and a grant whether it did.
         return first.is_new if isinstance(first, Grant) else first is not None and first.outage is None
 
     def _clean_up_after(self, error: BaseException, owner: str, begun: float, first: Outcome | None) -> None:
-        """Schedule a release unless the attempt was refused or never sent: a place in the queue may be handed
-        the lock still.
-        """
+        """Schedule a release unless the attempt was refused or never sent: who queues may get the lock."""
         unsent = isinstance(error, BackendUnavailable) and not error.sent and first is None
         if not isinstance(error, LockNotAcquired) and not unsent and self._may_undo(first):
             release_retrier.schedule(self.backend, self.key, owner, self.ttl)
@@ -592,11 +576,10 @@ class SingleLock(Lock):
         signal, outcome, reason = signals.lock_refused, "unavailable", None
         if isinstance(error, LockDeadlock):
             signal, outcome, reason = signals.lock_deadlocked, "deadlock", error.reason
+            signals.tell("counted", self.backend.settings.alias, "deadlock")
         elif isinstance(error, LockNotAcquired):
             outcome = "contended"
         signals.tell("counted", self.backend.settings.alias, "refused")
-        if signal is signals.lock_deadlocked:
-            signals.tell("counted", self.backend.settings.alias, "deadlock")
         signals.notify(signal, outcome=outcome, name=self.name, key=self.key, backend=self.backend.alias,
                owner=owner, waited=waited, holder=getattr(error, "holder", None),
                template=self.terms.template, reason=reason)  # fmt: skip

@@ -126,10 +126,8 @@ class CheckedOptions:
     retries = 0  # the decorator has the option
 
     def open_transaction_policy(self) -> OnOpenTransaction:
-        """Return what a locked transaction does inside an open one: its own word, or else the alias's.
-
-        A fence and retries need a transaction of their own: with them the alias's word counts as `refuse`.
-        """
+        """Return what a locked transaction does inside an open one: its own word, or else the alias's."""
+        # A fence and retries need a transaction of their own: with them the alias's word counts as `refuse`.
         chosen = self.on_open_transaction
         if isinstance(chosen, Unset):
             needs_own = self.fenced or self.retries

@@ -28,17 +28,13 @@ CONFIRM_PAUSE = 0.1
 
 @dataclass(slots=True, eq=False)
 class PendingRelease:
-    """An acquisition of unknown outcome, to be released if it took effect.
-
-    A paused server works off what it had received in no given order, so one answer isn't proof: a second one
-    a little later is.
-    """
+    """An acquisition of unknown outcome, to be released if it took effect."""
 
     backend: BaseLockBackend
     key: str
     owner: str
     until: float
-    answers: int = 0
+    answers: int = 0  # one isn't proof: a paused server works off what it had received in no given order
     next_try: float = 0.0
 
     def attempt(self) -> bool:
@@ -94,9 +90,7 @@ class ReleaseRetrier:
         self._queues: dict[BaseLockBackend, ReleaseQueue] = {}
 
     def schedule(self, backend: BaseLockBackend, key: str, owner: str, ttl: float) -> None:
-        """Release `owner`'s hold of `key`, should it appear within `ttl` seconds of the backend's next
-        answer.
-        """
+        """Release `owner`'s hold of `key`, should it appear while the ttl lasts, or a minute."""
         release = PendingRelease(backend, key, owner, until=now() + max(ttl, 60.0))
         with self._mutex:
             self._queues.setdefault(backend, ReleaseQueue()).releases.append(release)

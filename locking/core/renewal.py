@@ -26,8 +26,7 @@ from locking.utils.clock import now
 logger = logging.getLogger(__name__)
 
 EARLY_RENEWAL_FRACTION = 1 / 30
-"""Share of its ttl by which a lease may be renewed early, together with others: ten thousand leases that fall
-due one by one would otherwise cost ten thousand rounds, each of which looks at all of them."""
+"""Share of its ttl by which a lease may be renewed early: one by one, thousands would cost as many rounds."""
 
 RETRY_PAUSE = 0.5
 """Seconds between attempts while a backend doesn't answer."""

@@ -36,11 +36,9 @@ UNSET: Final = Unset()
 
 
 def check_name(name: object) -> str:
-    """Return `name` if a lock may have it, else raise LockKeyError.
-
-    Unbalanced braces are refused because Redis Cluster takes the text between braces as the place of a
-    key: names derived from such a name would land on different servers.
-    """
+    """Return `name` if a lock may have it, else raise LockKeyError."""
+    # Unbalanced braces are refused because Redis Cluster takes the text between braces as the place of a
+    # key: names derived from such a name would land on different servers.
     if not isinstance(name, str):
         kind, instead = type(name).__name__, "str(…) of it"
         if isinstance(name, list | tuple | set):
@@ -103,9 +101,7 @@ def check_policy(policy: object, *, source: str = "on_conflict") -> ConflictPoli
 
 
 def check_names(names: tuple[object, ...]) -> tuple[str, ...]:
-    """Return the names checked, without duplicates and sorted, so that any two callers take them in one
-    order.
-    """
+    """Return the names checked, each once and sorted: any two callers take them in one order."""
     if not names:
         raise LockKeyError("get_lock() needs at least one name, for example get_lock('order:42')")
     if len(names) == 1:

@@ -132,10 +132,8 @@ def is_request(value: object) -> bool:
 
 
 def _bind(signature: inspect.Signature, args: Args, kwargs: Kwargs) -> list[tuple[str, object]]:
-    """Return the call's arguments by name, those of `*args` and `**kwargs` each by its own.
-
-    A call that the function itself would refuse is a TypeError, as ever.
-    """
+    """Return the call's arguments by name, those of `*args` and `**kwargs` each by its own."""
+    # A call that the function itself would refuse is a TypeError, as ever.
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     pairs: list[tuple[str, object]] = []

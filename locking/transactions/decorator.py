@@ -326,10 +326,8 @@ class LockedCall:
             return self._on_conflict(error, args, kwargs)
 
     def _repeat(self, section: LockedTransaction, args: Args, kwargs: Kwargs) -> Any:
-        """Hold the lock, and so the token, around as many transactions as it takes until one commits.
-
-        A lock that ends with its transaction is acquired in each of them instead.
-        """
+        """Hold the lock, and so the token, around as many transactions as it takes until one commits."""
+        # A lock that ends with its transaction is acquired in each of them instead.
         retries, held = self.options.retries, None
         with ExitStack() as hold:
             if enclosing_locked_transaction(section):
@@ -380,11 +378,9 @@ class LockedCall:
         return lock
 
     def _stored_or_refused(self, result: Any) -> Any:
-        """Let a view's own refusal out of the transaction that it has had rolled back.
-
-        What was written before an exception that Django REST framework answers must go too: it rolls back
-        under ATOMIC_REQUESTS only, and the view was taken out of that.
-        """
+        """Let a view's own refusal out of the transaction that it has had rolled back."""
+        # What was written before an exception that Django REST framework answers must go too: it rolls back
+        # under ATOMIC_REQUESTS only, and the view was taken out of that.
         if self._atomic and isinstance(result, HttpResponseBase) and result.status_code >= 400:
             answered = getattr(result, "exception", False)
             if answered or any(silent_rollback(connections[alias]) for alias in self._aliases):
@@ -489,8 +485,6 @@ async def _awaited(answer: Any) -> Any:
 
 def _refuse_unfinished(function: Callable[..., Any], result: Any) -> None:
     """A generator, a coroutine or a streaming response does its work after the lock was released."""
-    if result is None:
-        return
     if not (result.streaming if isinstance(result, HttpResponseBase) else isinstance(result, UNFINISHED)):
         return
     if not inspect.isasyncgen(result) and hasattr(result, "close"):

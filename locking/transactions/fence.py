@@ -85,11 +85,9 @@ def fence_timeout(lease: SingleLease) -> float:
 
 
 def prepare(alias: str, lease: Lease) -> None:
-    """Do what must be done before the transaction begins: MySQL's rows are made beforehand.
-
-    Made inside, two transactions that make the same row would deadlock, and ON DUPLICATE KEY couldn't tell a
-    stale token from a fresh one.
-    """
+    """Do what must be done before the transaction begins: MySQL's rows are made beforehand."""
+    # Made inside, two transactions that make the same row would deadlock, and ON DUPLICATE KEY couldn't tell
+    # a stale token from a fresh one.
     connection = connections[alias]
     if connection.vendor != "mysql":
         return
@@ -228,9 +226,7 @@ class CommitMarker:
     timeout: float
 
     def was_committed(self) -> bool | None:
-        """Ask over a new connection, which waits until the transaction has ended; None when it can't be
-        committed.
-        """
+        """Ask over a new connection, which waits for the transaction's end; None: a newer holder was here."""
         connection = connections[self.alias].copy()
         # The connections of Django's pool broke with the one that was lost. The options are the copy's own.
         connection.settings_dict["OPTIONS"].pop("pool", None)
@@ -253,9 +249,7 @@ class CommitMarker:
 
 
 def resolve(marker: CommitMarker, error: Error) -> bool | None:
-    """Return whether a transaction was committed although COMMIT ended in `error`, which gets a note if not;
-    None where it can't be known.
-    """
+    """Return whether a COMMIT that ended in `error` took effect, None if unknown; a note says if not."""
     committed = None
     for attempt in range(TRIES):
         try:

@@ -135,11 +135,8 @@ class LockedTransaction:
         self.connections = connections_to(self.aliases)
 
     def covers(self, other: LockedTransaction) -> bool:
-        """Whether all that `other` asks for is held until this one's own commits are through.
-
-        A write lock covers the read lock of its name. Every acquisition of a semaphore is another permit, so
-        none covers another.
-        """
+        """Whether all that `other` asks for is held until this one's own commits are through."""
+        # A write lock covers the read lock of its name. Every acquisition of a semaphore is another permit.
         held = (self.scope, self.scope.replace("/write", "/read"))
         same = other.scope in held and not other.scope.endswith("/semaphore")
         return same and self.names >= other.names and {*self.aliases} >= {*other.aliases}
@@ -192,11 +189,9 @@ class LockedAtomic(Atomic):
                 own["_commit"] = before
 
     def _commit(self, commit: Callable[[], Any]) -> None:
-        """Have Django commit, and note that in the leases until the server's answer.
-
-        Where something else ends the wait for it, such as what a signal's handler raises, the server may
-        still be at work: see `SingleLease.unsettled`.
-        """
+        """Have Django commit, and note that in the leases until the server's answer."""
+        # Where something else ends the wait for it, such as what a signal's handler raises, the server may
+        # still be at work: see `SingleLease.unsettled`.
         for single in self.section.lease.leases:
             if single.backend.transaction_on is None:  # else the database ends the lock with the COMMIT
                 single.unsettled.add(self)  # before it is sent, for a signal may come at any moment
@@ -310,11 +305,9 @@ def _beginning_with(lock: Lock, section: LockedTransaction) -> tuple[BaseDatabas
 
 
 def _begin(section: LockedTransaction) -> ExitStack:
-    """Begin the transactions and raise their fences before anything is read; COMMIT is the end of the block.
-
-    A fence that was overtaken begins again: stricter isolation levels answer so to a transaction that had to
-    wait. Nothing was read yet, so nothing changes for the body.
-    """
+    """Begin the transactions and raise their fences; COMMIT is the end of the block."""
+    # A fence that was overtaken begins again: stricter isolation levels answer so to a transaction that had
+    # to wait. Nothing was read yet, so nothing changes for the body.
     if not section.fenced:
         return _begin_once(section)
     for alias in section.aliases:
@@ -335,9 +328,7 @@ def _begin_once(section: LockedTransaction) -> ExitStack:
 
 
 def retried(step: Callable[[], T], tries: int, committed: Sequence[str]) -> T:
-    """Repeat a step while the database gives its transaction up for another's sake, unless something is
-    `committed`.
-    """
+    """Repeat a step that the database gives up for another's sake, unless something is `committed`."""
     for attempt in range(tries):
         try:
             return step()
@@ -408,10 +399,8 @@ def _note_rollbacks(stack: ExitStack, on: Sequence[BaseDatabaseWrapper]) -> None
 
 
 def refuse_silent_rollbacks(on: Sequence[BaseDatabaseWrapper]) -> None:
-    """Raise where a transaction will be rolled back although its body has raised nothing.
-
-    Django ends such a block without an error and without the data, which must not pass for success.
-    """
+    """Raise where a transaction will be rolled back although its body has raised nothing."""
+    # Django ends such a block without an error and without the data, which must not pass for success.
     for connection in on:
         if reason := silent_rollback(connection):
             raise LockTransactionError(

@@ -84,11 +84,9 @@ def conflict_response(
 
 
 def _seconds(error: LockError, *, until_expiry: bool) -> float:
-    """Return when a repeated request will probably find the lock free.
-
-    That is the time for which such locks were held lately, not the rest of the lease: a holder mostly
-    releases its lock long before, and a renewed lease never comes to its end.
-    """
+    """Return when a repeated request will probably find the lock free."""
+    # That is the time for which such locks were held lately, not the rest of the lease: a holder mostly
+    # releases its lock long before, and a renewed lease never comes to its end.
     if not isinstance(error, LockNotAcquired):
         return UNKNOWN_WAIT
     left = math.inf if error.retry_after is None else error.retry_after

@@ -108,54 +108,41 @@ class Worker:
     def reset(self) -> None:
         """Start from nothing: a forked child has no such thread."""
         self._changed = threading.Condition(threading.Lock())
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
         self._wanted = self._sleeps_until = math.inf
-
-    @property
-    def running(self) -> bool:
-        """Whether the thread has started and has not ended."""
-        return self._thread is not None
-
-    def runs_here(self) -> bool:
-        """Whether the caller is the worker's own thread."""
-        return self._thread is threading.current_thread()
 
     def wake(self, at: float = -math.inf) -> bool:
         """Have the steps called at `at` (`clock.now()`) at the latest; False when the thread cannot start."""
         with self._changed:
             self._wanted = min(self._wanted, at)
             self._changed.notify_all()
-            if self._thread is None:
+            if self.thread is None:
                 self._sleeps_until = math.inf
-                self._thread = start_thread(self._name, self._run)
-            return self._thread is not None
+                self.thread = start_thread(self._name, self._run)
+            return self.thread is not None
 
     def wake_by(self, at: float) -> bool:
-        """`wake` for the hot path: takes no lock while the thread sleeps and wakes by then anyway.
-
-        While the step runs `_sleeps_until` is infinite, so that a wake-up for what the step has not seen
-        counts.
-        """
-        return (self._sleeps_until <= at and self._thread is not None) or self.wake(at)
+        """`wake` for the hot path: takes no lock while the thread sleeps and wakes by then anyway."""
+        return (self._sleeps_until <= at and self.thread is not None) or self.wake(at)
 
     def stop(self) -> None:
         """End the thread after the step that runs now; the next `wake` starts another."""
         with self._changed:
-            self._thread = None
+            self.thread = None
             self._changed.notify_all()
 
     def _run(self) -> None:
         me, due = threading.current_thread(), None
         with self._changed:
-            self._thread = me  # also where a signal's handler interrupted the start
+            self.thread = me  # also where a signal's handler interrupted the start
         try:
             while self._sleep_until(due, me):
                 times = [self._next_time(step) for step in self.steps]
                 due = min((time for time in times if time is not None), default=None)
         finally:
             with self._changed:
-                if self._thread is me:
-                    self._thread = None
+                if self.thread is me:
+                    self.thread = None
 
     def _next_time(self, step: Step) -> float | None:
         try:
@@ -167,13 +154,14 @@ class Worker:
     def _sleep_until(self, due: float | None, me: threading.Thread) -> bool:
         """Sleep until `due`, or until a `wake`; False ends the thread."""
         with self._changed:
-            while self._thread is me:
+            while self.thread is me:
                 moment = min(math.inf if due is None else due, self._wanted)
                 if due is None and moment == math.inf:
-                    self._thread = None
+                    self.thread = None
                     return False
                 self._sleeps_until = moment
                 if (pause := moment - now()) <= 0:
+                    # Infinite while the step runs: a `wake_by` for what it has not seen counts.
                     self._wanted = self._sleeps_until = math.inf
                     return True
                 self._changed.wait(min(pause, LONGEST_PAUSE))

@@ -53,10 +53,8 @@ def caller_site() -> CallSite | None:
 
 
 def activity_of(context: object) -> str | None:
-    """Return the request or task in which a thread, or an asyncio task, is at work; None: neither is seen.
-
-    A request's path is shown, never its query or its body.
-    """
+    """Return the request or task in which a thread, or an asyncio task, is at work; None: neither is seen."""
+    # A request's path is shown, never its query or its body.
     for frame in _frames(context):
         code, local = frame.f_code, frame.f_locals
         if code.co_filename.endswith("django/core/handlers/base.py") and "request" in local:

@@ -20,8 +20,7 @@ MAX_NAME: Final = 255
 OVERTAKEN: Final = frozenset({"40001", "40P01", 1213, 1020})
 """Serialization failures and deadlocks: the database rolled back, and the whole work may be done again."""
 ROLLED_BACK: Final = frozenset({1213, 1020, 1206})
-"""MySQL's errors that end the transaction, not only the statement: a deadlock, a row that changed under
-innodb_snapshot_isolation, and no memory left for row locks."""
+"""What ends MySQL's transaction: a deadlock, a row changed under innodb_snapshot_isolation, no memory."""
 LOCKED_OUT: Final = frozenset({"55P03", 1205})
 CONNECTION_LOST: Final = frozenset({2006, 2013, 2055, 4031})
 SESSION_ENDED: Final = frozenset({"57P01", 4031})
@@ -45,10 +44,8 @@ MYSQL_NO_SLOT: Final[dict[object, str]] = {
 
 
 def fence_name(key: str, vendor: str) -> str:
-    """Return the primary key of a lock's fence row: the lock's key, or a hash where that wouldn't do.
-
-    MySQL compares without regard to case and trailing blanks: two locks would share a row there.
-    """
+    """Return the primary key of a lock's fence row: the lock's key, or a hash where that wouldn't do."""
+    # MySQL compares without regard to case and trailing blanks: two locks would share a row there.
     alphabet = r"[a-z0-9!-@\[-`{-~]+" if vendor == "mysql" else r"[^\x00]+"
     if len(key) <= MAX_NAME and re.fullmatch(alphabet, key):
         return key
@@ -74,10 +71,8 @@ def timestamp(connection: BaseDatabaseWrapper) -> Any:
 
 
 def limit_waits(connection: BaseDatabaseWrapper, seconds: float) -> None:
-    """Bound how long a frozen holder's transaction can block others: waiting, and idle.
-
-    SET takes no snapshot, so the fence stays the first statement that does.
-    """
+    """Bound how long a frozen holder's transaction can block others: waiting, and idle."""
+    # SET takes no snapshot, so the fence stays the first statement that does.
     if inside_test_case(connection):
         return  # they would last until the end of the test
     milliseconds = round(seconds * 1000)
@@ -126,10 +121,8 @@ def refuse_snapshots(connection: Any) -> None:
 
 
 def note_rollback(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
-    """Wrap a statement: have Django know where its error has rolled back the whole transaction.
-
-    MySQL and SQLite do so with some errors, and run what comes next by itself. PostgreSQL refuses it.
-    """
+    """Wrap a statement: have Django know where its error has rolled back the whole transaction."""
+    # MySQL and SQLite do so with some errors, and run what comes next by itself. PostgreSQL refuses it.
     try:
         return execute(sql, params, many, context)
     except DatabaseError as error:
@@ -189,10 +182,8 @@ def may_still_commit(connection: BaseDatabaseWrapper, error: BaseException) -> b
 
 
 def setting_too_small(error: BaseException) -> str | None:
-    """Return which setting of the server left no slot for this connection; None for any other error.
-
-    libpq doesn't tell the SQLSTATE of a connection that was refused, so PostgreSQL's own texts are compared.
-    """
+    """Return which setting of the server left no slot for this connection; None for any other error."""
+    # libpq doesn't tell the SQLSTATE of a connection that was refused: PostgreSQL's own texts are compared.
     if not isinstance(error, OperationalError):
         return None
     code = code_of(error)

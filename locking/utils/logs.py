@@ -35,10 +35,8 @@ after_fork(TROUBLES.clear)  # a forked child logs its own
 def log_rarely(
     logger: logging.Logger, level: int, trouble: Hashable, message: str, *values: object, **fields: object
 ) -> None:
-    """Log a record with these `fields`, unless one of the same trouble was logged within the last minute.
-
-    Its attribute `lock_repeated` says how many were left out before.
-    """
+    """Log a record with these `fields`, unless one of the same trouble was logged within the last minute."""
+    # Its attribute `lock_repeated` says how many were left out before.
     with _mutex:
         if len(TROUBLES) >= MOST:
             TROUBLES.clear()

@@ -358,7 +358,7 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
     ),
     (longer_than_its_ttl, LockExpired, "ttl=0.01 isn't renewed and ended before the work did"),
     (longer_than_its_ttl, LockExpired, "leave ttl out, or say renew=True"),
-    (decorated(key="order:<order_id>"), LockKeyError, """write "'order:'+<order_id>\""""),
+    (decorated(key="order:<order_id>"), LockKeyError, 'write "order:{order_id}"'),
     (
         decorated(key="'order:'+<oder_id>"),
         LockKeyError,

@@ -558,6 +558,6 @@ def runs_while_a_caller_waits() -> bool:
     waiters.enter("default", None)
     watcher.look()
     try:
-        return watcher._worker.running
+        return watcher._worker.thread is not None
     finally:
         waiters.leave("default")
