@@ -20,11 +20,8 @@ from locking.keys.names import (
     check_wait,
 )
 
-DEFAULT_LEASE: Final = 10.0
-"""Seconds of a renewed lease without `WATCHDOG_TTL`: for so long a killed process' lock stays taken."""
-
-LONGEST_COUNTDOWN: Final = 60.0
-"""Seconds after which a Celery task whose lock is taken is tried again at the latest."""
+DEFAULT_LEASE: Final = 10.0  # seconds without `WATCHDOG_TTL`: a killed process' lock stays taken as long
+LONGEST_COUNTDOWN: Final = 60.0  # seconds until a Celery task whose lock is taken is tried again
 
 
 @dataclass(frozen=True, slots=True)

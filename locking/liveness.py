@@ -1,17 +1,15 @@
 """Process liveness: guarded locks of a killed process are released by another process of its host, at once.
 
 Each process has an empty file per backend used: its name says which process it is, its time until when its
-leases have to stay. `/proc` tells who lives: a pid and the moment at which it was started name a process for
-good. It is judged only on its own host (boot id), in its own PID namespace and by processes with the same
-locks. Without `/proc` (outside Linux) all locks end with their leases.
+leases have to stay. `/proc` tells who lives: pid and start name a process for good, on its own host (boot id)
+and in its own PID namespace. Without `/proc` (outside Linux) all locks end with their leases.
 
 A process that waits for a lock looks for dead ones. The file of one stays until two looks in a row have found
 nothing of it: a server may work off a request of its later, or hand a lock over to a waiter whose socket it
 has not yet found closed.
 
-A dead client may have a COMMIT, a child or a command at work all the same. So only *guarded* locks are
-released: those whose holder works behind its fence's row, which makes the next one wait for that COMMIT, and
-those whose user says so (`guarded=True`). All others end with their leases.
+A dead client may have a COMMIT or a child at work all the same. So only *guarded* locks are released: behind
+the fence's row the next one waits for that COMMIT, or the user says so (`guarded=True`).
 """
 
 from __future__ import annotations
@@ -49,7 +47,6 @@ from locking.utils.ownership import PROCESS, is_guarded, process_of
 logger = logging.getLogger(__name__)
 
 HAS_PROC: Final = hasattr(os, "geteuid") and os.path.exists("/proc/self/stat")
-
 SETTING: Final = "LOCKING_RUNTIME_DIR"
 LOOK_AGAIN: Final = 0.05  # seconds between two looks at every process while a lock is waited for
 LOOKING_SHARE: Final = 20  # a look is followed by a pause of so many times its length at least
@@ -73,11 +70,9 @@ def base_directory() -> Path | None:
 
 
 def directory() -> Path | None:
-    """Return the directory of the files, made if need be; None when process liveness is turned off.
-
-    OSError where it can't be used, as where a stranger may write to it, who could pass living processes off
-    as dead. Only one that the setting names may be shared with a group.
-    """
+    """Return the directory of the files, made if need be; None: turned off. OSError: it can't be used."""
+    # A stranger who may write to it could pass living processes off as dead. Only one that the setting names
+    # may be shared with a group.
     folder = base_directory()
     if folder is None:
         return None
@@ -220,10 +215,8 @@ def peers(folder: Path) -> dict[Path, Record]:
 
 def clean(record: Record) -> int | None:
     """Release what a dead process has left, and return how many holds that were; None where it failed."""
-    if record.alias not in locks:
-        return 0
     try:
-        return _clean(locks[record.alias], record)
+        return _clean(locks[record.alias], record) if record.alias in locks else 0
     except Exception as error:  # it must not keep what lies elsewhere from being released
         level = logging.INFO if isinstance(error, LockError) else logging.ERROR
         text = "releasing the locks of the dead process %d on %r has to wait: %s"
@@ -291,8 +284,7 @@ class Watcher(Observer):
             if self.looks[file] == ENOUGH:
                 with suppress(OSError):  # another process has deleted it, or it is another user's
                     file.unlink()
-            if released is None:
-                pause = AFTER_TROUBLE
+            pause = AFTER_TROUBLE if released is None else pause
         self._next_look = now() + max(pause, LOOKING_SHARE * looked)
         return self._next_look if waiters.total or self._unfinished() else math.inf
 

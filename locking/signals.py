@@ -56,11 +56,9 @@ events_logger: Final = logging.getLogger("locking.events")
 
 
 class RobustSignal(Signal):
-    """Django's, whose `send_robust` outlives the failure of a receiver without a name, such as a partial.
+    """Django's, whose `send_robust` outlives the failure of a receiver without a name, such as a partial."""
 
-    Django 5.2 to 6.1 log a failure with the receiver's `__qualname__`, and raise where there is none.
-    """
-
+    # Django 5.2 to 6.1 log a failure with the receiver's `__qualname__`, and raise where there is none.
     def _log_robust_failure(self, receiver: Callable[..., Any], err: Exception) -> None:
         named = receiver if hasattr(receiver, "__qualname__") else type(receiver)
         super()._log_robust_failure(named, err)  # type: ignore[misc]
@@ -92,11 +90,8 @@ Renewal = Literal["renewed", "failed", "lost"]
 Count = Literal["acquired", "refused", "deadlock", "lost", "ended"]
 """What is counted per minute."""
 
-MOST_WAITING: Final = 10_000
-"""Events that wait for slow receivers at most; beyond that new ones are dropped, and the log says so."""
-
-LAST_WORDS: Final = 2.0
-"""Seconds for which the end of the process waits for receivers."""
+MOST_WAITING: Final = 10_000  # events that wait for slow receivers; new ones are dropped then, and logged
+LAST_WORDS: Final = 2.0  # seconds for which the end of the process waits for receivers
 
 
 class LockEvent(NamedTuple):

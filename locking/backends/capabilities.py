@@ -23,8 +23,7 @@ __all__ = [
     "SessionBound",
 ]
 
-PAGE: Final = 500
-"""Holds that are read at a time where all are looked through."""
+PAGE: Final = 500  # holds that are read at a time where all are looked through
 
 
 class Kinds(BaseLockBackend):

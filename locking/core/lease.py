@@ -54,8 +54,7 @@ class State(enum.Enum):
 
 OPEN: Final = (State.HELD, State.UNKNOWN)
 
-RENEW_AFTER = 0.3
-"""Share of its ttl after which a lease is renewed: a few more attempts fit in if one fails."""
+RENEW_AFTER = 0.3  # share of its ttl after which a lease is renewed: a few more attempts fit in if one fails
 
 
 class LeaseTerms(NamedTuple):
@@ -127,11 +126,8 @@ def unregister(lease: SingleLease) -> None:
 
 # --- how long locks are held: what a refusal estimates its `Retry-After` by ---------------------------------
 
-WEIGHT: Final = 0.2
-"""Share of the latest hold in the moving average: about the last ten holds count."""
-
-MOST_GROUPS: Final = 1_000
-"""Templates of which the usual time is kept; further ones count for their alias."""
+WEIGHT: Final = 0.2  # share of the latest hold in the moving average: about the last ten holds count
+MOST_GROUPS: Final = 1_000  # templates of which the usual time is kept; further ones count for their alias
 
 _USUAL: Final[dict[tuple[str, str | None], float]] = {}
 after_fork(_USUAL.clear)
@@ -297,11 +293,9 @@ class Lease:
                 raise
 
     def _is_settled(self, failure: BaseException, body_error: BaseException | None) -> bool:
-        """Whether a release that failed is settled when a `with` block is left, and need not be raised.
-
-        The body's own error is never masked, and an outage never spoils its result: a lock that can't be
-        released ends with its ttl. One that was lost is an error of its own, unless the body raised already.
-        """
+        """Whether a release that failed is settled when a `with` block is left, and need not be raised."""
+        # The body's own error is never masked, and an outage never spoils its result: a lock that can't be
+        # released ends with its ttl. One that was lost is an error of its own, unless the body has raised.
         if not isinstance(failure, LockError):  # a signal, a cancellation: the request may have arrived
             self.release_later()
         if isinstance(failure, BackendError):
@@ -646,11 +640,9 @@ def exit_on_sigterm() -> bool:
 
 
 def release_what_is_left() -> None:
-    """Release the leases of finished threads and tasks, and leave the others to their end.
-
-    One whose holder may still be at work, in a daemon thread, expires or, where it is guarded, is released by
-    another process of the host.
-    """
+    """Release the leases of finished threads and tasks, and leave the others to their end."""
+    # One whose holder may still be at work, in a daemon thread, expires or, where it is guarded, is released
+    # by another process of the host.
     left: list[tuple[BaseLockBackend, Callable[[], object]]] = []
     for lease in live_leases():
         if lease.open and not lease.unreleased and _is_finished(lease.context()):

@@ -139,11 +139,9 @@ class Lock:
         return any([await part.alocked() for part in self._parts])
 
     async def _take(self, wait: float | None, context: object, *, is_task: bool) -> Lease:
-        """Acquire for `context`, the running thread or task, within `wait` seconds, or raise.
-
-        Only a task's steps suspend. Those of a thread have come to their end when they return, so that one
-        `send` carries this out.
-        """
+        """Acquire for `context`, the running thread or task, within `wait` seconds, or raise."""
+        # Only a task's steps suspend. Those of a thread have come to their end when they return, so that one
+        # `send` carries this out.
         begun = now()
         taken: list[Lease] = []
         try:
@@ -399,11 +397,9 @@ class SingleLock(Lock):
                 signals.notify(signals.lock_force_released, outcome="force_released", owner=owner, **where)
 
     def act_as(self, owner: str) -> None:
-        """Acquire as exactly this owner: it is granted at once what it holds already.
-
-        An attempt that fails gives back only a grant that it made itself, as far as that is known: what it
-        may have held before stays. Should an unanswered request have taken the lock, that ends with its ttl.
-        """
+        """Acquire as exactly this owner: it is granted at once what it holds already."""
+        # An attempt that fails gives back only a grant that it made itself, as far as that is known: what it
+        # may have held before stays. What an unanswered request may have taken ends with its ttl.
         self._new_owner = lambda: owner
         self.terms = self.terms._replace(shared_name=True, owner_is_given=True)
 

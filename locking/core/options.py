@@ -178,6 +178,7 @@ HINTS: Final = {
     "sleep": "leave it out: waiters are woken by the release, and don't poll",
     "thread_local": "leave it out: a Lock may be shared, each thread and task has its own lease",
     "name": "names go first, without a keyword: get_lock('order:42')",
+    "keys": "distributed_lock takes several by key=, get_lock as get_lock('a', 'b')",
 }
 """By a keyword of redis-py, python-redis-lock, pottery or Redisson, what to write here."""
 

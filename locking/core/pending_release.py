@@ -19,11 +19,8 @@ from locking.utils.clock import now
 
 logger = logging.getLogger(__name__)
 
-RETRY_PAUSE = 0.5
-"""Seconds between attempts while a backend doesn't answer."""
-
-CONFIRM_PAUSE = 0.1
-"""Seconds after which a server that answers again has processed what it had received before."""
+RETRY_PAUSE = 0.5  # seconds between attempts while a backend doesn't answer
+CONFIRM_PAUSE = 0.1  # after which a server that answers again has processed what it had received before
 
 
 @dataclass(slots=True, eq=False)
@@ -51,12 +48,10 @@ class PendingRelease:
 
 
 class ReleaseQueue:
-    """The pending releases of one backend, in the order of their next attempts.
+    """The pending releases of one backend, in the order of their next attempts."""
 
-    An outage may leave thousands of them. While no server answers, one attempt stands for all, and each time
-    another release makes it, so that a server of a cluster that stays away keeps no other's from being
-    released.
-    """
+    # An outage may leave thousands. While no server answers, one attempt stands for all, each time another's:
+    # a server of a cluster that stays away keeps no other's from being released.
 
     def __init__(self) -> None:
         self.releases: deque[PendingRelease] = deque()

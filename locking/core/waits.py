@@ -126,10 +126,7 @@ class Waiting:
         tell("waiting", terms.name, terms.template, terms.backend.alias, change)
 
 
-# --- who has the lock, in the words of an error ----------------------------------------------------------
-
-WORTH_A_QUESTION = 1.0
-"""Seconds: who has waited for so long may ask once more; a process publishes what it has held for as long."""
+WORTH_A_QUESTION = 1.0  # seconds of waiting; a process publishes what it has held for as long
 
 
 def description(backend: BaseLockBackend, owner: str, *, ask: bool) -> str | None:
@@ -158,16 +155,9 @@ def facts_of(lease: SingleLease) -> dict[str, Any]:
     return {"thread": name_of(context), "doing": activity_of(context), "site": site}
 
 
-# --- a server that is silent ------------------------------------------------------------------------------
-
-SLOW: Final = 0.1
-"""Seconds after which a failure counts as silence; a closed port, which refuses at once, keeps no thread."""
-
-PAUSE: Final = 1.0
-"""Seconds for which acquisitions are refused before the next one is let through."""
-
-LONGEST_TRY: Final = 15.0
-"""Seconds after which another one is let through, should the one before have ended without a word."""
+SLOW: Final = 0.1  # seconds after which a failure is silence; a closed port, which refuses, keeps no thread
+PAUSE: Final = 1.0  # seconds for which acquisitions are refused before the next one is let through
+LONGEST_TRY: Final = 15.0  # after which another one is, should the one before have ended without a word
 
 Where = tuple[str, object]
 

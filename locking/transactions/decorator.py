@@ -175,8 +175,6 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
 
 def _refuse_unknown(options: Mapping[str, Any]) -> None:
     for name in options:
-        if name == "keys":
-            raise TypeError("distributed_lock() has no argument 'keys': write key=, which takes several, too")
         if name in OF_LOCKS - OPTIONS:
             raise TypeError(
                 f"distributed_lock() has no argument {name!r}, which is the lock's: inside the function write"
@@ -268,12 +266,10 @@ def _refuse_undecoratable(function: Any) -> None:
 
 
 class LockedCall:
-    """A function and the lock around each of its calls.
+    """A function and the lock around each of its calls."""
 
-    A synchronous call goes through `_run` (what comes of it), `_repeat` (as many transactions as it takes)
-    and `_attempt` (one of them, by `transaction_under`: lock, BEGIN, body, COMMIT, release).
-    """
-
+    # A synchronous call goes through `_run` (what comes of it), `_repeat` (as many transactions as it takes)
+    # and `_attempt` (one of them, by `transaction_under`: lock, BEGIN, body, COMMIT, release).
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
         self.function, self.options = function, options
         self.build_names = key_builder(function, options.key)

@@ -39,8 +39,7 @@ __all__ = ["forbid"]
 
 logger = logging.getLogger(__name__)
 
-SHORTEST_TIMEOUT: Final = 1.0
-"""Seconds; below it an ordinary pause would count as a frozen holder."""
+SHORTEST_TIMEOUT: Final = 1.0  # seconds; below it an ordinary pause would count as a frozen holder
 
 UPSERT: Final = """
 INSERT INTO locking_fence (name, token, owner, mark, updated_at) VALUES (%s, %s, %s, %s, %s)
@@ -101,11 +100,8 @@ def prepare(alias: str, lease: Lease) -> None:
 
 
 def advance(alias: str, lease: Lease) -> CommitMarker:
-    """Put this lease's tokens into the fence: the first statements of a transaction, before anything is read.
-
-    The rows of several names are taken in sorted order, one at a time. What is returned tells later whether
-    the transaction was committed.
-    """
+    """Put this lease's tokens into the fence, before anything is read; return what tells of the COMMIT."""
+    # The rows of several names are taken in sorted order, one at a time.
     connection, mark = connections[alias], secrets.token_hex(16)
     timeout = min(fence_timeout(single) for single in lease.leases)
     with _explained(connection):
@@ -201,8 +197,7 @@ def _explained(connection: BaseDatabaseWrapper) -> Iterator[None]:
 
 # --- what became of a COMMIT whose answer was lost: the row has the mark of the last transaction ------------
 
-TRIES: Final = 5
-"""How often a database that doesn't answer is asked, over about a second and a half."""
+TRIES: Final = 5  # how often a database that doesn't answer is asked, over about a second and a half
 
 # Touches the row without changing it: unlike a SELECT it also waits for a row that is just being inserted.
 TOUCH: Final = """

@@ -143,12 +143,10 @@ class LockedTransaction:
 
 
 class LockedAtomic(Atomic):
-    """The outermost atomic block of a locked transaction; it remembers which, for whatever nests in it.
+    """The outermost atomic block of a locked transaction; it remembers which, for whatever nests in it."""
 
-    It notes its COMMIT in the section: an error that follows is no rollback. One without an answer leaves the
-    lock to its ttl; with a fence it also finds out what became of it.
-    """
-
+    # It notes its COMMIT in the section: an error that follows is no rollback. One without an answer leaves
+    # the lock to its ttl; with a fence it also finds out what became of it.
     def __init__(self, connection: BaseDatabaseWrapper, section: LockedTransaction) -> None:
         super().__init__(connection.alias, savepoint=True, durable=True)
         self.alias, self.section, self.connection = connection.alias, section, connection
@@ -243,12 +241,10 @@ def transaction_under(
     on_open_transaction: OnOpenTransaction = "refuse",
     held: Lease | None = None,
 ) -> Iterator[Lease]:
-    """Run a block in the order lock, BEGIN, fence, body, COMMIT, release.
-
-    A lock that ends with its transaction comes after BEGIN instead, and COMMIT is its release; its database
-    is the outermost, whose commit is the last. `on_commit` hooks run after the release then. A lock that is
-    `held` already is released by the caller.
-    """
+    """Run a block in the order lock, BEGIN, fence, body, COMMIT, release."""
+    # A lock that ends with its transaction comes after BEGIN instead, and COMMIT is its release; its database
+    # is the outermost, whose commit is the last. `on_commit` hooks run after the release then. A lock that is
+    # `held` already is released by the caller.
     if lock.transaction_on is not None and not release:
         raise LockNotSupported(
             f"the lock {lock.name!r} ends with its transaction on the database {lock.transaction_on!r}, so it"

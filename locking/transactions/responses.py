@@ -43,8 +43,7 @@ KINDS: Final[tuple[tuple[Any, HTTPStatus, str, Any], ...]] = (
 )
 """By the first that an error is one of: the status of the answer, what its `type` ends with, and its text."""
 
-UNKNOWN_WAIT: Final = 5.0
-"""Seconds in Retry-After when it isn't known how long the lock will be held."""
+UNKNOWN_WAIT: Final = 5.0  # seconds in Retry-After when it isn't known how long the lock will be held
 
 
 def conflict_response(

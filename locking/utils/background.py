@@ -24,17 +24,9 @@ from locking.utils.clock import now
 
 logger = logging.getLogger(__name__)
 
-RETRY_PAUSE: Final = 0.5
-"""Seconds until a step that raised is called again."""
-
-LONGEST_PAUSE: Final = 3600.0
-"""Seconds that a worker sleeps at most: a condition cannot wait for an infinite time."""
-
-CANNOT_START: Final = (RuntimeError, MemoryError)
-"""What `Thread.start` raises when the system has no thread left, or when the interpreter is shutting down."""
-
-
-# --- forks ------------------------------------------------------------------------------------------------
+RETRY_PAUSE: Final = 0.5  # seconds until a step that raised is called again
+LONGEST_PAUSE: Final = 3600.0  # seconds of sleep: a condition cannot wait for an infinite time
+CANNOT_START: Final = (RuntimeError, MemoryError)  # raised where no thread is left, or the interpreter ends
 
 Reset = Callable[[], object]
 _RESETS: Final[dict[Callable[[], Reset | None], None]] = {}
@@ -50,9 +42,8 @@ def after_fork(reset: Reset) -> None:
 
 
 def _reset_all() -> None:
-    """Run every reset in a forked child. All objects stay alive until the last has run: they refer to each
-    other, and one that is collected too early would close its parent's connections.
-    """
+    # All objects stay alive until the last has run: they refer to each other, and one that is collected too
+    # early would close its parent's connections.
     for reset in [found for get in list(_RESETS) if (found := get()) is not None]:
         try:
             reset()
@@ -63,17 +54,12 @@ def _reset_all() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_all)
 
-
-# --- threads ----------------------------------------------------------------------------------------------
-
 Step = Callable[[], float | None]
 
 
 def start_thread(name: str, run: Callable[[], object]) -> threading.Thread | None:
-    """Run `run` in a new daemon thread and close its database connections behind it.
-
-    Returns None where the system has no thread left, which is logged; never raises.
-    """
+    """Run `run` in a new daemon thread and close its database connections behind it."""
+    # Returns None where the system has no thread left, which is logged; never raises.
 
     def run_and_close() -> None:
         with suppress(OSError):  # only Linux has it

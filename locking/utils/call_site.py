@@ -20,8 +20,7 @@ from typing import Any, Final, NamedTuple
 OURS: Final = (f"{Path(__file__).parent.parent}{os.sep}", contextlib.__file__)
 """Files of no interest begin so: this package, and what makes context managers of its functions."""
 
-LONGEST: Final = 200
-"""Characters of a path that are kept."""
+LONGEST: Final = 200  # characters of a path that are kept
 
 
 class CallSite(NamedTuple):

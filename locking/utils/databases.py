@@ -19,14 +19,13 @@ MAX_NAME: Final = 255
 
 OVERTAKEN: Final = frozenset({"40001", "40P01", 1213, 1020})
 """Serialization failures and deadlocks: the database rolled back, and the whole work may be done again."""
+# These end MySQL's transaction: a deadlock, a row changed under innodb_snapshot_isolation, no memory.
 ROLLED_BACK: Final = frozenset({1213, 1020, 1206})
-"""What ends MySQL's transaction: a deadlock, a row changed under innodb_snapshot_isolation, no memory."""
 LOCKED_OUT: Final = frozenset({"55P03", 1205})
 CONNECTION_LOST: Final = frozenset({2006, 2013, 2055, 4031})
 SESSION_ENDED: Final = frozenset({"57P01", 4031})
 """The last words of a server that has ended a session: nothing of it is at work any more."""
-STOOD_IDLE: Final = "25P03"
-"""The database has ended a transaction that did nothing for too long."""
+STOOD_IDLE: Final = "25P03"  # the database has ended a transaction that did nothing for too long
 PSYCOPG_IDLE: Final = 0  # TransactionStatus.IDLE, in psycopg 2 and 3 alike
 
 NO_SLOT: Final = {

@@ -11,11 +11,8 @@ from typing import Final
 from locking.utils.background import after_fork
 from locking.utils.clock import now
 
-PERIOD: Final = 60.0
-"""Seconds between two records of one trouble."""
-
-MOST: Final = 1_000
-"""Troubles that are remembered; beyond that all are forgotten, and each is logged again."""
+PERIOD: Final = 60.0  # seconds between two records of one trouble
+MOST: Final = 1_000  # troubles that are remembered; beyond that all are forgotten, and each is logged again
 
 
 @dataclass(slots=True)
@@ -48,9 +45,6 @@ def log_rarely(
         left_out, known.left_out, known.logged = known.left_out, 0, moment
     more = f" ({left_out} more since the last record)" if left_out else ""
     logger.log(level, f"{message}%s", *values, more, extra={**fields, "lock_repeated": left_out})
-
-
-# --- a backend that does not answer ------------------------------------------------------------------------
 
 
 def unavailable(logger: logging.Logger, alias: str, error: Exception) -> None:

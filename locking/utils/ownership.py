@@ -34,8 +34,7 @@ PLAIN, GUARDED = "a", "b"
 late. The owner alone tells, so nothing has to be written down when a lock is acquired.
 """
 
-_VARIANT: Final = 19
-"""Where in a UUID the variant digit is."""
+_VARIANT: Final = 19  # where in a UUID the variant digit is
 
 
 class _Process:
