@@ -10,15 +10,7 @@ from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 
-from locking.keys.names import (
-    ConflictPolicy,
-    OnOpenTransaction,
-    balanced,
-    check_on_open_transaction,
-    check_policy,
-    check_ttl,
-    check_wait,
-)
+from locking.keys import names
 
 DEFAULT_LEASE: Final = 10.0  # seconds without `WATCHDOG_TTL`: a killed process' lock stays taken as long
 LONGEST_COUNTDOWN: Final = 60.0  # seconds until a Celery task whose lock is taken is tried again
@@ -42,8 +34,8 @@ class AliasSettings:
     max_waiters: int | None = None
     retry_after: float | None = None
     key_prefix: str = ""
-    on_conflict: ConflictPolicy = "auto"
-    on_open_transaction: OnOpenTransaction = "refuse"
+    on_conflict: names.ConflictPolicy = "auto"
+    on_open_transaction: names.OnOpenTransaction = "refuse"
     fence_timeout: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # likewise
 
@@ -56,7 +48,7 @@ DEFAULTS: Final[dict[str, Any]] = {
 
 
 def _length(value: object, *, source: str) -> float | None:
-    return None if value is None else check_ttl(value, source=source)
+    return None if value is None else names.check_ttl(value, source=source)
 
 
 def _whole(value: object, *, source: str) -> int | None:
@@ -82,7 +74,7 @@ def _path(value: object, *, source: str) -> str:
 
 def _prefix(value: object, *, source: str) -> str:
     found = _text(value, source=source) or ""
-    if not balanced(found) and found.strip("{}") != found:
+    if not names.balanced(found) and found.strip("{}") != found:
         raise ValueError(f"the braces in {source}={value!r} don't pair up; leave them out or close them")
     return found
 
@@ -100,9 +92,9 @@ CHECKS: Final[dict[str, Callable[..., Any]]] = {
     "CACHE": _text,
     "LOCATION": _location,
     "KEY_PREFIX": _prefix,
-    "ON_CONFLICT": check_policy,
-    "WAIT": check_wait,
-    "ON_OPEN_TRANSACTION": check_on_open_transaction,
+    "ON_CONFLICT": names.check_policy,
+    "WAIT": names.check_wait,
+    "ON_OPEN_TRANSACTION": names.check_on_open_transaction,
     **dict.fromkeys(("TTL", "WATCHDOG_TTL", "FENCE_TIMEOUT", "RETRY_AFTER"), _length),
     "MAX_WAITERS": _whole,
 }
@@ -177,9 +169,9 @@ def own_login(settings: AliasSettings) -> tuple[str, str] | None:
     return settings.options["user"], settings.options["password"]
 
 
-def own_files(settings: AliasSettings, *names: str) -> dict[str, str]:
+def own_files(settings: AliasSettings, *options: str) -> dict[str, str]:
     """Return those of these options that are given: paths of files that this process may read."""
-    files = {name: settings.options[name] for name in names if settings.options.get(name) is not None}
+    files = {name: settings.options[name] for name in options if settings.options.get(name) is not None}
     for name, path in files.items():
         is_path = isinstance(path, str | os.PathLike)
         if not (is_path and os.path.isfile(path) and os.access(path, os.R_OK)):

@@ -279,8 +279,7 @@ class Watcher(Observer):
         looked = now() - begun
         self.looks = {file: self.looks.get(file, 0) for file in dead}
         for file in self._unfinished():
-            released = clean(dead[file])
-            self.looks[file] = self.looks[file] + 1 if released == 0 else 0
+            self.looks[file] = self.looks[file] + 1 if (released := clean(dead[file])) == 0 else 0
             if self.looks[file] == ENOUGH:
                 with suppress(OSError):  # another process has deleted it, or it is another user's
                     file.unlink()

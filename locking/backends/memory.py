@@ -13,17 +13,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from locking.backends.base import (
-    AsyncWaiter,
-    BaseLockBackend,
-    Busy,
-    Grant,
-    Heartbeat,
-    Held,
-    Holder,
-    Outcome,
-    Waiter,
-)
+from locking.backends.base import BaseLockBackend, Busy, Grant, Heartbeat, Held, Holder, Outcome
 from locking.backends.capabilities import Counters, ForceRelease, Heartbeats, Kinds, Listing
 from locking.backends.waiters import WaitingSteps, WokenTask, WokenThread
 from locking.conf import AliasSettings, own_options
@@ -235,10 +225,10 @@ class MemoryVerbs(ForceRelease):
         holds = self._locks.holds(key)
         return Holder(holds[0].owner, len(holds), time_left(holds)) if holds else None
 
-    def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
+    def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> MemoryWaiter:
         return MemoryWaiter(self._locks, key, owner, ttl, self._kind, self._permits)
 
-    def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
+    def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncMemoryWaiter:
         return AsyncMemoryWaiter(self._locks, key, owner, ttl, self._kind, self._permits)
 
 

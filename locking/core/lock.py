@@ -42,8 +42,7 @@ logger = logging.getLogger(__name__)
 
 AnyWaiter = Waiter | AsyncWaiter
 
-LONGEST_SLEEP: Final = 30.0
-"""Seconds after which a waiter asks again in any case: a lost wake-up costs at most this."""
+LONGEST_SLEEP: Final = 30.0  # seconds after which a waiter asks again: a lost wake-up costs at most this
 
 
 def get_lock(*names: str, **options: Unpack[LockOptions]) -> Lock:

@@ -7,17 +7,8 @@ function never runs; `on_conflict` says what happens instead.
 from __future__ import annotations
 
 import inspect
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Generator,
-    Mapping,
-    Sequence,
-)
+from collections import abc
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -30,20 +21,13 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections
 from django.http import HttpRequest, HttpResponseBase
 
+from locking import exceptions
 from locking.core.handler import locks
 from locking.core.kinds import Kind, check_kind, lock_of
 from locking.core.lease import Lease
 from locking.core.lock import Lock
 from locking.core.open_transactions import connections_in_transaction, refuse_open_transactions
 from locking.core.options import OF_LOCKS, CheckedOptions, refuse_unknown
-from locking.exceptions import (
-    BackendUnavailable,
-    LockError,
-    LockLost,
-    LockNotAcquired,
-    LockTransactionError,
-    StaleFencingToken,
-)
 from locking.keys.names import UNSET, ConflictPolicy, NeverSkips, Seconds, Unset, check_policy, check_wait
 from locking.keys.template import Args, KeySource, Kwargs, dotted_path, is_request, key_builder, label_of
 from locking.transactions.locked_transaction import (
@@ -66,7 +50,7 @@ R = TypeVar("R")
 MOST_RETRIES: Final = 100
 CHANGES: Final = 1  # of a callable key, while its call waited for the locks that it had named before
 
-UNFINISHED: Final = (Generator, AsyncGenerator, Awaitable)
+UNFINISHED: Final = (abc.Generator, abc.AsyncGenerator, abc.Awaitable)
 """What a function may return and still has its work to do."""
 
 DECORATED: Final[WeakSet[Callable[..., Any]]] = WeakSet()
@@ -308,11 +292,11 @@ class LockedCall:
             if options.retries:
                 return self._repeat(section, args, kwargs)
             return self._attempt(section, args, kwargs)
-        except (LockLost, StaleFencingToken, BackendUnavailable) as error:
+        except (exceptions.LockLost, exceptions.StaleFencingToken, exceptions.BackendUnavailable) as error:
             # A transaction around this one has to be rolled back as well, so it gets the error in any case.
             if section.committed or not self._atomic or connections_in_transaction():
                 raise
-            unanswered = isinstance(error, BackendUnavailable)
+            unanswered = isinstance(error, exceptions.BackendUnavailable)
             if unanswered and not section.returned:
                 raise  # the body's own
             policy = options.policy()
@@ -334,7 +318,7 @@ class LockedCall:
                 if lock.transaction_on is None:
                     try:
                         held = hold.enter_context(holding(lock, release=self.options.release))
-                    except (LockNotAcquired, BackendUnavailable) as error:
+                    except (exceptions.LockNotAcquired, exceptions.BackendUnavailable) as error:
                         return self._on_conflict(error, args, kwargs)
             return retried(partial(self._attempt, section, args, kwargs, held), retries, section.committed)
 
@@ -351,7 +335,7 @@ class LockedCall:
                 _refuse_unfinished(self.function, result)
                 section.returned = True
                 return self._stored_or_refused(result)
-        except (LockNotAcquired, BackendUnavailable) as error:
+        except (exceptions.LockNotAcquired, exceptions.BackendUnavailable) as error:
             if entered:
                 raise
             return self._on_conflict(error, args, kwargs)
@@ -389,7 +373,7 @@ class LockedCall:
         """Return the wrapper of a coroutine function."""
         for name in ("atomic", "fenced", "retries"):
             if value := getattr(self.options, name):
-                raise LockTransactionError(
+                raise exceptions.LockTransactionError(
                     f"{name}={value!r} on the async function {dotted_path(self.function)}: Django has no"
                     " transactions in async code; put the database work into a synchronous function,"
                     " decorate that, and call it through sync_to_async"
@@ -417,18 +401,19 @@ class LockedCall:
                 result = await self.function(*args, **kwargs)
                 _refuse_unfinished(self.function, result)
                 return result
-        except (LockNotAcquired, BackendUnavailable) as error:
+        except (exceptions.LockNotAcquired, exceptions.BackendUnavailable) as error:
             if entered:
                 raise
             return await _awaited(self._on_conflict(error, args, kwargs))
 
     # conflicts
 
-    def _keeps_changing(self, names: Sequence[str]) -> LockNotAcquired:
+    def _keeps_changing(self, names: Sequence[str]) -> exceptions.LockNotAcquired:
         reason = "its keys changed twice while it waited for them"
-        return LockNotAcquired(", ".join(names), waited=0.0, backend=self.options.backend, reason=reason)
+        which, where = ", ".join(names), self.options.backend
+        return exceptions.LockNotAcquired(which, waited=0.0, backend=where, reason=reason)
 
-    def _on_conflict(self, error: LockError, args: Args, kwargs: Kwargs) -> Any:
+    def _on_conflict(self, error: exceptions.LockError, args: Args, kwargs: Kwargs) -> Any:
         """Do what the policy says instead of running the function."""
         policy = self.options.policy()
         if callable(policy):
@@ -438,7 +423,7 @@ class LockedCall:
         if request := request_of(args, kwargs):
             return conflict_response(request, error, until_expiry=not self.options.release)
         if policy == "skip":
-            if isinstance(error, LockNotAcquired):
+            if isinstance(error, exceptions.LockNotAcquired):
                 return None
         elif task := running_task(self.function):
             task.retry(error, self.options.retry_for)
@@ -485,7 +470,7 @@ def _refuse_unfinished(function: Callable[..., Any], result: Any) -> None:
         return
     if not inspect.isasyncgen(result) and hasattr(result, "close"):
         result.close()
-    raise LockTransactionError(
+    raise exceptions.LockTransactionError(
         f"{dotted_path(function)} returned a {type(result).__name__}, whose work is done after the lock was"
         " released; finish the work inside (return a list, an HttpResponse, an awaited result), or lock where"
         " it is consumed"

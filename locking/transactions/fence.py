@@ -24,16 +24,8 @@ from django.db.transaction import atomic
 
 from locking.core.lease import Lease, SingleLease
 from locking.exceptions import LockNotAcquired, LockNotSupported, StaleFencingToken
+from locking.utils import databases
 from locking.utils.clock import jittered, now
-from locking.utils.databases import (
-    VENDORS,
-    fence_name,
-    limit_waits,
-    refuse_snapshots,
-    restore_waits,
-    timestamp,
-    was_locked_out,
-)
 
 __all__ = ["forbid"]
 
@@ -70,7 +62,7 @@ def require_fence(aliases: Iterable[str]) -> None:
             "fenced=True keeps the tokens in a table: add 'locking' to INSTALLED_APPS, then manage.py migrate"
         )
     for alias in aliases:
-        if connections[alias].vendor not in VENDORS:
+        if connections[alias].vendor not in databases.VENDORS:
             raise LockNotSupported(
                 f"fenced=True: the database {alias!r} is {connections[alias].display_name}; the fence"
                 " supports PostgreSQL, MySQL, MariaDB and SQLite; check lease.fencing_token yourself instead"
@@ -90,13 +82,13 @@ def prepare(alias: str, lease: Lease) -> None:
     connection = connections[alias]
     if connection.vendor != "mysql":
         return
-    names = [fence_name(single.key, "mysql") for single in lease.leases]
+    names = [databases.fence_name(single.key, "mysql") for single in lease.leases]
     with connection.cursor() as cursor, _explained(connection):
         cursor.execute("SELECT name FROM locking_fence WHERE name IN %s", [names])
         present = {row[0] for row in cursor.fetchall()}
         for name in names:
             if name not in present:
-                cursor.execute(MAKE, [name, timestamp(connection)])
+                cursor.execute(MAKE, [name, databases.timestamp(connection)])
 
 
 def advance(alias: str, lease: Lease) -> CommitMarker:
@@ -105,15 +97,15 @@ def advance(alias: str, lease: Lease) -> CommitMarker:
     connection, mark = connections[alias], secrets.token_hex(16)
     timeout = min(fence_timeout(single) for single in lease.leases)
     with _explained(connection):
-        refuse_snapshots(connection)
-        limit_waits(connection, timeout)
+        databases.refuse_snapshots(connection)
+        databases.limit_waits(connection, timeout)
         try:
             for single in lease.leases:
                 _advance_one(connection, single, mark)
         finally:
-            restore_waits(connection)
+            databases.restore_waits(connection)
     first = lease.leases[0]
-    return CommitMarker(alias, fence_name(first.key, connection.vendor), first.token, mark, timeout)
+    return CommitMarker(alias, databases.fence_name(first.key, connection.vendor), first.token, mark, timeout)
 
 
 def _advance_one(connection: BaseDatabaseWrapper, lease: SingleLease, mark: str) -> None:
@@ -121,7 +113,7 @@ def _advance_one(connection: BaseDatabaseWrapper, lease: SingleLease, mark: str)
     try:
         fresh = _write(connection, lease.key, lease.token, lease.owner, mark)
     except OperationalError as error:
-        if not was_locked_out(error):
+        if not databases.was_locked_out(error):
             raise
         raise LockNotAcquired(
             lease.name,
@@ -133,7 +125,7 @@ def _advance_one(connection: BaseDatabaseWrapper, lease: SingleLease, mark: str)
     if fresh:
         return
     with connection.cursor() as cursor:
-        name = fence_name(lease.key, connection.vendor)
+        name = databases.fence_name(lease.key, connection.vendor)
         cursor.execute("SELECT token FROM locking_fence WHERE name = %s", [name])
         (seen,) = cursor.fetchone()
     lease.lose()
@@ -145,7 +137,7 @@ def _advance_one(connection: BaseDatabaseWrapper, lease: SingleLease, mark: str)
 
 def _write(connection: BaseDatabaseWrapper, key: str, token: int, owner: str, mark: str) -> bool:
     """Write the row where the rule allows it; always a physical change, so that snapshots notice it."""
-    name, at = fence_name(key, connection.vendor), timestamp(connection)
+    name, at = databases.fence_name(key, connection.vendor), databases.timestamp(connection)
     with connection.cursor() as cursor:
         if connection.vendor == "mysql":
             cursor.execute(UPDATE, [token, owner, mark, at, name, token, token, owner])
@@ -173,13 +165,13 @@ def forbid(key: str, token: int, using: str = "default") -> bool:
         True
     """
     connection = connections[using]
-    name = fence_name(key, connection.vendor)
+    name = databases.fence_name(key, connection.vendor)
     with atomic(using), connection.cursor() as cursor:
         if connection.vendor == "mysql":
-            cursor.execute(MAKE, [name, timestamp(connection)])
+            cursor.execute(MAKE, [name, databases.timestamp(connection)])
             cursor.execute(FORBID_MADE, [token, name, token])
         else:
-            cursor.execute(FORBID, [name, token, timestamp(connection)])
+            cursor.execute(FORBID, [name, token, databases.timestamp(connection)])
         return bool(cursor.rowcount == 1)
 
 
@@ -228,12 +220,12 @@ class CommitMarker:
         with closing(connection):
             connection.set_autocommit(False)
             try:
-                limit_waits(connection, self.timeout)
+                databases.limit_waits(connection, self.timeout)
                 with connection.cursor() as cursor:
                     if connection.vendor == "mysql":
                         cursor.execute(LOCK, [self.name])
                     else:
-                        cursor.execute(TOUCH, [self.name, timestamp(connection)])
+                        cursor.execute(TOUCH, [self.name, databases.timestamp(connection)])
                     token, mark = cursor.fetchone()
             finally:
                 if connection.connection is not None and connection.is_usable():
@@ -252,7 +244,7 @@ def resolve(marker: CommitMarker, error: Error) -> bool | None:
             break
         except Error as silence:
             logger.warning("can't tell yet what became of a COMMIT on %r: %s", marker.alias, silence)
-            if was_locked_out(silence):
+            if databases.was_locked_out(silence):
                 break  # it was waited for long enough
         time.sleep(jittered(attempt, first=0.1, cap=1.0))
     if committed:

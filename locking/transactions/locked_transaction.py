@@ -34,16 +34,8 @@ from locking.exceptions import LockLost, LockNotSupported, LockTransactionError
 from locking.keys.names import OnOpenTransaction, check_names
 from locking.keys.template import dotted_path
 from locking.transactions import fence
+from locking.utils import databases
 from locking.utils.clock import jittered
-from locking.utils.databases import (
-    STOOD_IDLE,
-    code_of,
-    inside_test_case,
-    may_still_commit,
-    note_rollback,
-    reply_was_lost,
-    was_overtaken,
-)
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -156,7 +148,7 @@ class LockedAtomic(Atomic):
     def raise_fence(self) -> None:
         """Advance the fence: the first statement of this transaction."""
         marker = fence.advance(self.alias, self.section.lease)
-        if not inside_test_case(self.connection):
+        if not databases.inside_test_case(self.connection):
             self.marker = marker
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -196,7 +188,7 @@ class LockedAtomic(Atomic):
         try:
             commit()
         except BaseException as error:
-            if may_still_commit(self.connection, error):
+            if databases.may_still_commit(self.connection, error):
                 with suppress(Error):  # else Django fails as it puts autocommit back, and that hides `error`
                     self.connection.close()
             else:
@@ -216,7 +208,7 @@ class LockedAtomic(Atomic):
             self.section.committed.append(self.alias)
 
     def _raise_if_idle(self, error: BaseException) -> None:
-        if self.marker is not None and not self.answered and code_of(error) == STOOD_IDLE:
+        if self.marker is not None and not self.answered and databases.code_of(error) == databases.STOOD_IDLE:
             raise LockLost(
                 f"the database {self.alias!r} ended the transaction, because its holder did nothing in it for"
                 " longer than FENCE_TIMEOUT (by default the ttl): another may hold the lock now, and nothing"
@@ -224,7 +216,7 @@ class LockedAtomic(Atomic):
             ) from error
 
     def _was_committed_after_all(self, error: Error) -> bool:
-        if self.marker is None or self.answered or not reply_was_lost(error):
+        if self.marker is None or self.answered or not databases.reply_was_lost(error):
             return False
         committed = fence.resolve(self.marker, error)
         if committed is not None:
@@ -285,8 +277,8 @@ def transaction_under(
 
 def _say_what_was_committed(error: BaseException, aliases: Sequence[str]) -> None:
     if aliases:
-        databases = "databases" if len(aliases) > 1 else "database"
-        error.add_note(f"raised after COMMIT on the {databases} {shown(aliases)}: that work is stored")
+        where = "databases" if len(aliases) > 1 else "database"
+        error.add_note(f"raised after COMMIT on the {where} {shown(aliases)}: that work is stored")
 
 
 def _beginning_with(lock: Lock, section: LockedTransaction) -> tuple[BaseDatabaseWrapper, ...]:
@@ -329,7 +321,7 @@ def retried(step: Callable[[], T], tries: int, committed: Sequence[str]) -> T:
         try:
             return step()
         except DatabaseError as error:
-            if committed or not was_overtaken(error):
+            if committed or not databases.was_overtaken(error):
                 raise
         time.sleep(jittered(attempt))
     return step()
@@ -391,7 +383,7 @@ def _note_rollbacks(stack: ExitStack, on: Sequence[BaseDatabaseWrapper]) -> None
     """Notice, until the stack ends, an error by which a database has rolled everything back."""
     for connection in on:
         if connection.vendor != "postgresql":  # it refuses whatever follows
-            stack.enter_context(connection.execute_wrapper(note_rollback))
+            stack.enter_context(connection.execute_wrapper(databases.note_rollback))
 
 
 def refuse_silent_rollbacks(on: Sequence[BaseDatabaseWrapper]) -> None:

@@ -15,16 +15,8 @@ from django.template import Context, Engine, Template, TemplateDoesNotExist
 from django.template.loader import render_to_string
 from django.utils.translation import gettext_lazy as _
 
+from locking import exceptions
 from locking.core.handler import locks
-from locking.exceptions import (
-    BackendError,
-    LockError,
-    LockExpired,
-    LockLost,
-    LockNotAcquired,
-    StaleFencingToken,
-    TooManyWaiters,
-)
 from locking.utils.logs import log_rarely
 
 logger = logging.getLogger(__name__)
@@ -35,11 +27,11 @@ BUSY: Final = _("Someone else is working on this right now. Please try again in 
 LATE: Final = _("This took too long, and nothing was saved. Please try again in a moment.")
 DOWN: Final = _("This can't be done safely right now. Please try again in a moment.")
 KINDS: Final[tuple[tuple[Any, HTTPStatus, str, Any], ...]] = (
-    (TooManyWaiters, HTTPStatus.SERVICE_UNAVAILABLE, "crowded", DOWN),
-    (BackendError, HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", DOWN),
-    (LockExpired, HTTPStatus.CONFLICT, "expired", LATE),
-    ((LockLost, StaleFencingToken), HTTPStatus.CONFLICT, "lost", LATE),
-    (LockError, HTTPStatus.CONFLICT, "busy", BUSY),
+    (exceptions.TooManyWaiters, HTTPStatus.SERVICE_UNAVAILABLE, "crowded", DOWN),
+    (exceptions.BackendError, HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", DOWN),
+    (exceptions.LockExpired, HTTPStatus.CONFLICT, "expired", LATE),
+    ((exceptions.LockLost, exceptions.StaleFencingToken), HTTPStatus.CONFLICT, "lost", LATE),
+    (exceptions.LockError, HTTPStatus.CONFLICT, "busy", BUSY),
 )
 """By the first that an error is one of: the status of the answer, what its `type` ends with, and its text."""
 
@@ -47,7 +39,7 @@ UNKNOWN_WAIT: Final = 5.0  # seconds in Retry-After when it isn't known how long
 
 
 def conflict_response(
-    request: HttpRequest, error: LockError, message: Any = None, *, until_expiry: bool = False
+    request: HttpRequest, error: exceptions.LockError, message: Any = None, *, until_expiry: bool = False
 ) -> HttpResponse:
     """Answer a request whose lock could not be acquired, or was lost.
 
@@ -82,11 +74,11 @@ def conflict_response(
     return response
 
 
-def _seconds(error: LockError, *, until_expiry: bool) -> float:
+def _seconds(error: exceptions.LockError, *, until_expiry: bool) -> float:
     """Return when a repeated request will probably find the lock free."""
     # That is the time for which such locks were held lately, not the rest of the lease: a holder mostly
     # releases its lock long before, and a renewed lease never comes to its end.
-    if not isinstance(error, LockNotAcquired):
+    if not isinstance(error, exceptions.LockNotAcquired):
         return UNKNOWN_WAIT
     left = math.inf if error.retry_after is None else error.retry_after
     if until_expiry and left < math.inf:
