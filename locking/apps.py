@@ -17,14 +17,16 @@ class LockingConfig(AppConfig):
     def ready(self) -> None:
         """Register the system checks; have what is built on the core hear of locks, and of the end."""
         from locking import checks, live_checks, liveness  # noqa: F401
-        from locking.core import at_exit, waits
+        from locking.core import lease, waits
         from locking.inspection import audit, heartbeat
+        from locking.signals import observe
 
-        liveness.start()
+        observe(liveness.watcher)
+        atexit.register(liveness.leave)
         heartbeat.start()
         waits.watch = watch_for_deadlocks
         audit.listen()
-        atexit.register(at_exit.release_what_is_left)  # the last one registered runs first
+        atexit.register(lease.release_what_is_left)  # the last one registered runs first
 
 
 def watch_for_deadlocks(*wait: Any) -> Any:

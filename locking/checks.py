@@ -19,8 +19,8 @@ from django.urls import URLResolver, get_resolver
 
 from locking.conf import DEFAULTS, LONGEST_COUNTDOWN, read_alias
 from locking.core.handler import DEFAULT_ALIAS, InvalidLockBackend, locks
-from locking.keys.builder import dotted_path, templates_of
 from locking.keys.names import check_ttl
+from locking.keys.template import dotted_path, templates_of
 from locking.liveness import base_directory
 from locking.transactions.decorator import DECORATED, Options
 from locking.utils.databases import VENDORS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -9,21 +10,10 @@ from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 
-from locking.keys.names import (
-    OnOpenTransaction,
-    balanced,
-    check_on_open_transaction,
-    check_policy,
-    check_ttl,
-    check_wait,
-)
+from locking.keys import names
 
-DEFAULT_LEASE: Final = 10.0
-"""Seconds of a lease that the watchdog keeps alive where `WATCHDOG_TTL` isn't set: for so long the lock of a
-killed process stays taken."""
-
-LONGEST_COUNTDOWN: Final = 60.0
-"""Seconds after which a Celery task whose lock is taken is tried again at the latest."""
+DEFAULT_LEASE: Final = 10.0  # seconds without `WATCHDOG_TTL`: a killed process' lock stays taken as long
+LONGEST_COUNTDOWN: Final = 60.0  # seconds until a Celery task whose lock is taken is tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +34,8 @@ class AliasSettings:
     max_waiters: int | None = None
     retry_after: float | None = None
     key_prefix: str = ""
-    on_conflict: Any = "auto"
-    on_open_transaction: OnOpenTransaction = "refuse"
+    on_conflict: names.ConflictPolicy = "auto"
+    on_open_transaction: names.OnOpenTransaction = "refuse"
     fence_timeout: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # likewise
 
@@ -58,7 +48,7 @@ DEFAULTS: Final[dict[str, Any]] = {
 
 
 def _length(value: object, *, source: str) -> float | None:
-    return None if value is None else check_ttl(value, source=source)
+    return None if value is None else names.check_ttl(value, source=source)
 
 
 def _whole(value: object, *, source: str) -> int | None:
@@ -84,7 +74,7 @@ def _path(value: object, *, source: str) -> str:
 
 def _prefix(value: object, *, source: str) -> str:
     found = _text(value, source=source) or ""
-    if not balanced(found) and found.strip("{}") != found:
+    if not names.balanced(found) and found.strip("{}") != found:
         raise ValueError(f"the braces in {source}={value!r} don't pair up; leave them out or close them")
     return found
 
@@ -102,9 +92,9 @@ CHECKS: Final[dict[str, Callable[..., Any]]] = {
     "CACHE": _text,
     "LOCATION": _location,
     "KEY_PREFIX": _prefix,
-    "ON_CONFLICT": check_policy,
-    "WAIT": check_wait,
-    "ON_OPEN_TRANSACTION": check_on_open_transaction,
+    "ON_CONFLICT": names.check_policy,
+    "WAIT": names.check_wait,
+    "ON_OPEN_TRANSACTION": names.check_on_open_transaction,
     **dict.fromkeys(("TTL", "WATCHDOG_TTL", "FENCE_TIMEOUT", "RETRY_AFTER"), _length),
     "MAX_WAITERS": _whole,
 }
@@ -131,3 +121,78 @@ def read_alias(alias: str, raw: Mapping[str, Any]) -> AliasSettings:
         raise ImproperlyConfigured(f"LOCKING[{alias!r}]['OPTIONS'] has the key {odd[0]!r}, which is no text")
     values["OPTIONS"] = dict(options)
     return AliasSettings(alias, **{key.lower(): value for key, value in values.items()})
+
+
+# --- the OPTIONS of a backend, checked before they are used ------------------------------------------------
+
+
+def own_options(settings: AliasSettings, **defaults: Any) -> dict[str, Any]:
+    """Return the options of an alias, with the defaults of those that it leaves out."""
+    for name in ("cache", "location"):
+        if getattr(settings, name) is not None:
+            advice = "OPTIONS['using'] names its database" if "using" in defaults else "leave it out"
+            raise ImproperlyConfigured(
+                f"LOCKING[{settings.alias!r}] has {name.upper()}, which {settings.backend} doesn't take;"
+                f" {advice}"
+            )
+    return checked_options(settings, defaults)
+
+
+def checked_options(settings: AliasSettings, defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return `OPTIONS` over their defaults; a float as default says that the option is in seconds."""
+    if unknown := sorted(set(settings.options) - set(defaults)):
+        raise ImproperlyConfigured(
+            f"LOCKING[{settings.alias!r}]['OPTIONS'] has {unknown[0]!r}, which {settings.backend} doesn't"
+            f" know; it knows {', '.join(sorted(defaults)) or 'none'}"
+        )
+    for name, default in defaults.items():
+        if isinstance(default, float):
+            own_number(settings, settings.options.get(name, default), name)
+    return {**defaults, **settings.options}
+
+
+def own_pair(settings: AliasSettings, first: str, second: str) -> bool:
+    """Return whether two options are given; raise ImproperlyConfigured when only one of them is."""
+    for given, missing in ((first, second), (second, first)):
+        if settings.options.get(given) is not None and settings.options.get(missing) is None:
+            raise misplaced(settings, given, f"needs {missing!r} beside it")
+    return settings.options.get(first) is not None
+
+
+def own_login(settings: AliasSettings) -> tuple[str, str] | None:
+    """Return user and password, where they are given; a wrong one isn't shown, for it may be a password."""
+    if not own_pair(settings, "user", "password"):
+        return None
+    for name in ("user", "password"):
+        if not isinstance(value := settings.options[name], str) or not value:
+            raise misplaced(settings, name, f"must be a non-empty text, not {type(value).__name__}")
+    return settings.options["user"], settings.options["password"]
+
+
+def own_files(settings: AliasSettings, *options: str) -> dict[str, str]:
+    """Return those of these options that are given: paths of files that this process may read."""
+    files = {name: settings.options[name] for name in options if settings.options.get(name) is not None}
+    for name, path in files.items():
+        is_path = isinstance(path, str | os.PathLike)
+        if not (is_path and os.path.isfile(path) and os.access(path, os.R_OK)):
+            raise misplaced(settings, name, f"must be a file that this process can read, not {str(path)!r}")
+    return {name: os.fspath(path) for name, path in files.items()}
+
+
+def misplaced(settings: AliasSettings, name: str, why: str) -> ImproperlyConfigured:
+    """Return the error for an invalid option."""
+    return ImproperlyConfigured(f"LOCKING[{settings.alias!r}]['OPTIONS'][{name!r}] {why}")
+
+
+def own_count(settings: AliasSettings, value: object, name: str) -> int:
+    """Return an option that is a whole number, 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise misplaced(settings, name, f"must be a whole number, 1 or more, not {value!r}")
+    return value
+
+
+def own_number(settings: AliasSettings, value: object, name: str) -> float:
+    """Return an option that is a number of seconds, above 0 and below an hour."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 3600:
+        raise misplaced(settings, name, f"must be seconds above 0 (and below an hour), not {value!r}")
+    return float(value)

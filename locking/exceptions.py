@@ -24,6 +24,23 @@ import copyreg
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
+__all__ = [
+    "BackendError",
+    "BackendUnavailable",
+    "BlockedWaiter",
+    "LockDeadlock",
+    "LockError",
+    "LockExpired",
+    "LockKeyError",
+    "LockLost",
+    "LockNotAcquired",
+    "LockNotOwned",
+    "LockNotSupported",
+    "LockTransactionError",
+    "StaleFencingToken",
+    "TooManyWaiters",
+]
+
 
 class LockError(Exception):
     """The base of everything that `locking` raises on purpose."""
@@ -55,18 +72,15 @@ class LockNotAcquired(LockError, TimeoutError):
     estimate: float | None = None
 
     def __post_init__(self) -> None:
-        super().__init__(self._message())
-
-    def _message(self) -> str:
         text = f"lock {self.name!r} on backend {self.backend!r} not acquired after {self.waited:.3f} s"
         if self.reason:
-            return f"{text}: {self.reason}"
-        if self.holder:
+            text += f": {self.reason}"
+        elif self.holder:
             who = f"{self.held_by} ({self.holder})" if self.held_by else self.holder
             text += f"; held by {who}"
-        if self.retry_after is not None:
+        if self.retry_after is not None and not self.reason:
             text += f", whose lease ends in {self.retry_after:.3f} s"
-        return text
+        super().__init__(text)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the attributes, not a call: Celery sends exceptions between processes."""

@@ -1,22 +1,19 @@
 """Process liveness: guarded locks of a killed process are released by another process of its host, at once.
 
 Each process has an empty file per backend used: its name says which process it is, its time until when its
-leases have to stay. `/proc` tells who lives: a pid and the moment at which it was started name a process for
-good. It is judged only on its own host (boot id), in its own PID namespace and by processes with the same
-locks. Without `/proc` (outside Linux) all locks end with their leases.
+leases have to stay. `/proc` tells who lives: pid and start name a process for good, on its own host (boot id)
+and in its own PID namespace. Without `/proc` (outside Linux) all locks end with their leases.
 
 A process that waits for a lock looks for dead ones. The file of one stays until two looks in a row have found
-nothing of it: a server may have had a request of its to work off, or may have handed a lock over to a waiter
-whose socket it had not yet found closed. Who looks next goes on, whichever process began.
+nothing of it: a server may work off a request of its later, or hand a lock over to a waiter whose socket it
+has not yet found closed.
 
-A dead client may have a COMMIT, a child or a command at work all the same. So only *guarded* locks are
-released: those whose holder works behind its fence's row in a locked transaction, which makes the next one
-wait for that COMMIT, and those whose user says so (`guarded=True`). All others end with their leases.
+A dead client may have a COMMIT or a child at work all the same. So only *guarded* locks are released: behind
+the fence's row the next one waits for that COMMIT, or the user says so (`guarded=True`).
 """
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import logging
 import math
@@ -41,7 +38,7 @@ from locking.core.handler import locks
 from locking.core.lease import live_leases
 from locking.core.waits import waiters
 from locking.exceptions import LockError
-from locking.signals import Observer, lock_orphaned, notify, observe
+from locking.signals import Observer, lock_orphaned, notify
 from locking.utils.background import Worker, after_fork
 from locking.utils.clock import now
 from locking.utils.logs import log_rarely
@@ -50,16 +47,11 @@ from locking.utils.ownership import PROCESS, is_guarded, process_of
 logger = logging.getLogger(__name__)
 
 HAS_PROC: Final = hasattr(os, "geteuid") and os.path.exists("/proc/self/stat")
-
 SETTING: Final = "LOCKING_RUNTIME_DIR"
-
 LOOK_AGAIN: Final = 0.05  # seconds between two looks at every process while a lock is waited for
 LOOKING_SHARE: Final = 20  # a look is followed by a pause of so many times its length at least
 ENOUGH: Final = 2  # looks in a row that find nothing of a dead process, after which its file goes
 AFTER_TROUBLE: Final = 1.0  # seconds until a release is tried again that failed
-
-
-# --- the files --------------------------------------------------------------------------------------------
 
 
 def base_directory() -> Path | None:
@@ -78,12 +70,9 @@ def base_directory() -> Path | None:
 
 
 def directory() -> Path | None:
-    """Return the directory of the files, made if need be; None when process liveness is turned off.
-
-    Raises:
-        OSError: it can't be made or used; PermissionError where a stranger may write to it, who could pass
-            living processes off as dead. Only one that the setting names may be shared with a group.
-    """
+    """Return the directory of the files, made if need be; None: turned off. OSError: it can't be used."""
+    # A stranger who may write to it could pass living processes off as dead. Only one that the setting names
+    # may be shared with a group.
     folder = base_directory()
     if folder is None:
         return None
@@ -102,11 +91,7 @@ def directory() -> Path | None:
 
 
 def mark() -> str:
-    """Return what the files begin with of processes that may judge each other.
-
-    They share the host since it was booted, the namespace of its pids, and the locks, caches and databases: a
-    process can release only what it reaches itself.
-    """
+    """Return what processes share that may judge each other: boot, namespace of pids, and all locks."""
     boot, namespace = platform.node(), 0
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -136,7 +121,7 @@ def start_of(pid: int) -> str | None:
 class Record(NamedTuple):
     """What a process's file says, by its name and its time."""
 
-    client: str  # its client id
+    client: str
     pid: int
     start: str  # see `start_of`
     alias: str  # of a backend that it has used
@@ -184,10 +169,7 @@ class Registration:
                 self.refresh()
 
     def refresh(self) -> None:
-        """Have a file for each backend, which looks too young to a sweep of `/tmp`.
-
-        Never fails for want of a directory: that is logged once, and the leases decide.
-        """
+        """Have a file for each backend, too young for a sweep of `/tmp`; that it can't is logged once."""
         pid, until = os.getpid(), max(self._kept, time.time())  # noqa: TID251 this host's
         try:
             if not self.aliases or (folder := directory()) is None:
@@ -231,15 +213,10 @@ def peers(folder: Path) -> dict[Path, Record]:
     return found
 
 
-# --- what the dead have left ------------------------------------------------------------------------------
-
-
 def clean(record: Record) -> int | None:
     """Release what a dead process has left, and return how many holds that were; None where it failed."""
-    if record.alias not in locks:
-        return 0
     try:
-        return _clean(locks[record.alias], record)
+        return _clean(locks[record.alias], record) if record.alias in locks else 0
     except Exception as error:  # it must not keep what lies elsewhere from being released
         level = logging.INFO if isinstance(error, LockError) else logging.ERROR
         text = "releasing the locks of the dead process %d on %r has to wait: %s"
@@ -255,10 +232,12 @@ def _clean(backend: BaseLockBackend, record: Record) -> int:
     for hold in holds:
         releaser = releaser_of(backend, hold.kind)
         if releaser.force_release(hold.key, hold.owner):
-            facts = {name: getattr(hold, name) for name in ("key", "owner", "token")}
-            facts["name"] = hold.key.removeprefix(backend.settings.key_prefix)
-            holder = f"{platform.node()}:{record.pid}"
-            notify(lock_orphaned, outcome="orphaned", backend=releaser.alias, holder=holder, **facts)
+            name, holder = (
+                hold.key.removeprefix(backend.settings.key_prefix),
+                f"{platform.node()}:{record.pid}",
+            )
+            who = {"owner": hold.owner, "token": hold.token, "holder": holder}
+            notify(lock_orphaned, outcome="orphaned", name=name, key=hold.key, backend=releaser.alias, **who)
     return len(holds)
 
 
@@ -287,7 +266,7 @@ class Watcher(Observer):
             self.look()
 
     def look(self) -> None:
-        """Have the thread look in the background, soon, and then for as long as a lock is waited for."""
+        """Have the thread look, soon and then for as long as a lock is waited for."""
         if self.enabled and registration.folder is not None:
             self._worker.wake_by(self._next_look)
 
@@ -300,13 +279,11 @@ class Watcher(Observer):
         looked = now() - begun
         self.looks = {file: self.looks.get(file, 0) for file in dead}
         for file in self._unfinished():
-            released = clean(dead[file])
-            self.looks[file] = self.looks[file] + 1 if released == 0 else 0
+            self.looks[file] = self.looks[file] + 1 if (released := clean(dead[file])) == 0 else 0
             if self.looks[file] == ENOUGH:
                 with suppress(OSError):  # another process has deleted it, or it is another user's
                     file.unlink()
-            if released is None:
-                pause = AFTER_TROUBLE
+            pause = AFTER_TROUBLE if released is None else pause
         self._next_look = now() + max(pause, LOOKING_SHARE * looked)
         return self._next_look if waiters.total or self._unfinished() else math.inf
 
@@ -321,9 +298,3 @@ def leave() -> None:
     """Delete the files, unless a guarded lock is left that others may release."""
     if not any(lease.open and lease.renewed and is_guarded(lease.owner) for lease in live_leases()):
         registration.leave()
-
-
-def start() -> None:
-    """Have process liveness hear of this process's locks, and of its end."""
-    observe(watcher)
-    atexit.register(leave)

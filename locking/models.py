@@ -62,9 +62,7 @@ class LockEventQuerySet(models.QuerySet["LockEvent"]):
 
 
 class LockEvent(models.Model):
-    """What was done to another's lock, by an operator or for a dead process, and which deadlocks were found:
-    the audit. Never changed; pruned by age.
-    """
+    """The audit: what was done to others' locks, and deadlocks. Never changed; pruned by age."""
 
     class Action(models.TextChoices):
         """What was asked for."""
@@ -247,7 +245,14 @@ class FencedModel(models.Model):
         """
         single = _single(lease)
         lease.ensure_held()
-        self._require_fenced_read(single)
+        if self.fence_owner != single.owner:
+            if self.fence_token >= single.token:
+                raise _overtaken(single, self)
+            raise ValueError(
+                f"{self!r} was not read by fenced_get under this lease of {lease.name!r}, so another holder"
+                f" may have changed it since: read it with {type(self).__name__}.fenced_get(lease,"
+                f" pk={self.pk!r})"
+            )
         rows = type(self)._base_manager.using(self._state.db).filter(pk=self.pk)
         if not self._write(single, changes):
             seen = rows.first()
@@ -263,11 +268,9 @@ class FencedModel(models.Model):
         return bool(self._fence().filter(fresh).update(fence_token=lease.token, fence_owner=lease.owner))
 
     def _write(self, lease: SingleLease, changes: dict[str, Any]) -> bool:
-        """Write `changes` if the row has the token of the read; False where it has another by now.
-
-        A row of several tables is written by Django in several statements, of which only the first looks at
-        the token. A lock on the row that has it keeps the next holder out until all are through.
-        """
+        """Write `changes` if the row has the token of the read; False where it has another by now."""
+        # A row of several tables is written by Django in several statements, of which only the first looks at
+        # the token. A lock on the row that has it keeps the next holder out until all are through.
         ours = Q(fence_token=self.fence_token, fence_owner=lease.owner)
         rows = type(self)._base_manager.using(self._state.db).filter(pk=self.pk).filter(ours)
         if not self._lies_in_several_tables():
@@ -284,16 +287,6 @@ class FencedModel(models.Model):
         """Return the row of the one table that has the token: an UPDATE of it checks and writes in one."""
         table: type[models.Model] = self._meta.get_field("fence_token").model
         return table._base_manager.using(self._state.db).filter(pk=self._get_pk_val(table._meta))
-
-    def _require_fenced_read(self, lease: SingleLease) -> None:
-        if self.fence_owner == lease.owner:
-            return
-        if self.fence_token >= lease.token:
-            raise _overtaken(lease, self)
-        raise ValueError(
-            f"{self!r} was not read by fenced_get under this lease of {lease.name!r}, so another holder may"
-            f" have changed it since: read it with {type(self).__name__}.fenced_get(lease, pk={self.pk!r})"
-        )
 
 
 def _overtaken(lease: SingleLease, row: FencedModel) -> StaleFencingToken:

@@ -56,11 +56,9 @@ events_logger: Final = logging.getLogger("locking.events")
 
 
 class RobustSignal(Signal):
-    """Django's, whose `send_robust` outlives the failure of a receiver without a name, such as a partial.
+    """Django's, whose `send_robust` outlives the failure of a receiver without a name, such as a partial."""
 
-    Django 5.2 to 6.1 log a failure with the receiver's `__qualname__`, and raise where there is none.
-    """
-
+    # Django 5.2 to 6.1 log a failure with the receiver's `__qualname__`, and raise where there is none.
     def _log_robust_failure(self, receiver: Callable[..., Any], err: Exception) -> None:
         named = receiver if hasattr(receiver, "__qualname__") else type(receiver)
         super()._log_robust_failure(named, err)  # type: ignore[misc]
@@ -92,11 +90,8 @@ Renewal = Literal["renewed", "failed", "lost"]
 Count = Literal["acquired", "refused", "deadlock", "lost", "ended"]
 """What is counted per minute."""
 
-MOST_WAITING: Final = 10_000
-"""Events that wait for slow receivers at most; beyond that new ones are dropped, and the log says so."""
-
-LAST_WORDS: Final = 2.0
-"""Seconds for which the end of the process waits for receivers."""
+MOST_WAITING: Final = 10_000  # events that wait for slow receivers; new ones are dropped then, and logged
+LAST_WORDS: Final = 2.0  # seconds for which the end of the process waits for receivers
 
 
 class LockEvent(NamedTuple):
@@ -236,9 +231,7 @@ LEVELS: Final[dict[Signal, int]] = {
 }
 
 LONG_WAIT: Final = 5.0
-"""Seconds after which the acquisition of a lock is logged at INFO instead of DEBUG, as a hold is that lasted
-longer than its ttl: both are no routine."""
-
+"""Seconds after which an acquisition is logged at INFO, as a hold is that lasted longer than its ttl."""
 
 SENTENCES: Final[dict[Outcome, str]] = {
     "acquired": "acquired the lock %(lock)r on backend %(backend)r after %(waited).3f s",
@@ -278,9 +271,17 @@ class Dispatcher:
         self._queue.append((signal, event))
         self._worker.wake()
 
-    def flush(self, timeout: float) -> bool:
-        """Wait until the queue so far was sent; see the function."""
-        if (not self._queue and not self._worker.running) or self._worker.runs_here():
+    def flush(self, timeout: float = 5.0) -> bool:
+        """Wait until every event so far was sent; for tests and for the end of a process.
+
+        Args:
+            timeout: seconds to wait at most.
+
+        Returns:
+            False when receivers were still busy after that time.
+        """
+        thread = self._worker.thread
+        if (not self._queue and thread is None) or thread is threading.current_thread():
             return True
         self._queue.append(reached := threading.Event())
         return self._worker.wake() and reached.wait(timeout)
@@ -304,16 +305,5 @@ class Dispatcher:
 _dispatcher: Final = Dispatcher()
 
 
-def flush(timeout: float = 5.0) -> bool:
-    """Wait until every event so far was sent; for tests and for the end of a process.
-
-    Args:
-        timeout: seconds to wait at most.
-
-    Returns:
-        False when receivers were still busy after that time.
-    """
-    return _dispatcher.flush(timeout)
-
-
+flush = _dispatcher.flush
 atexit.register(flush, LAST_WORDS)

@@ -139,11 +139,11 @@ def quiet() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_trouble_so_far() -> Iterator[None]:
     """What one test had logged, made silent, or left to be released, is no other test's trouble."""
-    from locking.core.breaker import breaker
     from locking.core.pending_release import release_retrier
+    from locking.core.waits import breaker
     from locking.utils import logs
 
-    logs.reset()
+    logs.TROUBLES.clear()
     breaker.reset()
     yield
     release_retrier.reset()

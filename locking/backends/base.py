@@ -179,15 +179,11 @@ class Waiter(WaiterState, ABC):
 
     @abstractmethod
     def wait(self, timeout: float) -> Outcome:
-        """Sleep until woken, at most `timeout` seconds, and return what came of it: a handoff, or a new
-        try.
-        """
+        """Sleep until woken, at most `timeout` seconds; return what came of a handoff or of a new try."""
 
     @abstractmethod
     def leave(self) -> None:
-        """Leave the queue, and release a lock that was handed over meanwhile. Never raises a LockError: what
-        may be left is `unsettled`.
-        """
+        """Leave the queue, release what was handed over meanwhile; no LockError: that is `unsettled`."""
 
 
 class AsyncWaiter(WaiterState, ABC):
@@ -307,10 +303,8 @@ class BaseLockBackend(ABC):
         return ask() if self.never_blocks else await self.asked_in_thread(ask, key, owner)
 
     async def asked_in_thread(self, ask: Callable[[], Outcome], key: str, owner: str) -> Outcome:
-        """Run `ask` in a thread; when the task is cancelled, the thread undoes what comes of it too late.
-
-        A cancelled task doesn't wait for its thread, so for one request the lock may still look taken.
-        """
+        """Run `ask` in a thread; when the task is cancelled, the thread undoes what comes of it too late."""
+        # A cancelled task doesn't wait for its thread, so for one request the lock may still look taken.
         abandoned = threading.Event()
 
         def step() -> Outcome:
@@ -364,15 +358,8 @@ class BaseLockBackend(ABC):
 
 
 def ask_each(questions: Sequence[Callable[[], bool]], *, seconds: float) -> list[bool | None]:
-    """Return the answer to each question, and None for one that failed.
-
-    Args:
-        questions: asked one after the other.
-        seconds: after this time, and a failure, the rest is not asked: each may wait for its timeout.
-
-    Raises:
-        BackendUnavailable: none was answered.
-    """
+    """Return the answer to each question, None for one that failed; BackendUnavailable: none was answered."""
+    # After so many `seconds`, and a failure, the rest is not asked: each may wait for its timeout.
     until, answers, failures = now() + seconds, list[bool | None](), list[BackendError]()
     for question in questions:
         if failures and now() >= until:
@@ -398,8 +385,6 @@ def finding_of(message: CheckMessage) -> Finding:
 
 
 class _Polling:
-    """What polling threads and tasks have in common."""
-
     def __init__(self, backend: BaseLockBackend, key: str, owner: str, ttl: float, fenced: bool) -> None:
         self._backend, self._key, self._owner, self._ttl, self._fenced = backend, key, owner, ttl, fenced
         self._attempts = 0

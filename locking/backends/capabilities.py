@@ -23,8 +23,7 @@ __all__ = [
     "SessionBound",
 ]
 
-PAGE: Final = 500
-"""Holds that are read at a time where all are looked through."""
+PAGE: Final = 500  # holds that are read at a time where all are looked through
 
 
 class Kinds(BaseLockBackend):
@@ -35,10 +34,7 @@ class Kinds(BaseLockBackend):
 
     @abstractmethod
     def variant(self, kind: str, **options: int) -> BaseLockBackend:
-        """Return the backend of another kind of lock, one of `kinds`, on the same servers.
-
-        One object per kind, because the watchdog renews by backend.
-        """
+        """Return the backend of one of `kinds`: one object each, because the watchdog renews by backend."""
 
 
 class Listing(BaseLockBackend):
@@ -153,11 +149,7 @@ class Diagnosis(BaseLockBackend):
 
 
 def backend_of(backend: BaseLockBackend, kind: str, permits: int | None = None) -> BaseLockBackend:
-    """Return the backend of a kind of lock; LockNotSupported: the engine has no such kind.
-
-    Args:
-        permits: of a semaphore; left out, for what asks or ends the holds that are there.
-    """
+    """Return the backend of a kind of lock; `permits` are for acquiring. LockNotSupported: no such kind."""
     if kind == "lock":
         return backend
     if not isinstance(backend, Kinds) or kind not in backend.kinds:

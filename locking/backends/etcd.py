@@ -30,8 +30,7 @@ from urllib3.exceptions import NewConnectionError
 
 from locking.backends import queue
 from locking.backends.base import HEARTBEAT_TTL, Heartbeat
-from locking.backends.options import checked_options, misplaced, own_files, own_login, own_pair
-from locking.conf import AliasSettings
+from locking.conf import AliasSettings, checked_options, misplaced, own_files, own_login, own_pair
 from locking.exceptions import BackendError, BackendUnavailable
 from locking.utils.background import after_fork, start_thread
 from locking.utils.clock import now

@@ -13,21 +13,10 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from locking.backends.base import (
-    AsyncWaiter,
-    BaseLockBackend,
-    Busy,
-    Grant,
-    Heartbeat,
-    Held,
-    Holder,
-    Outcome,
-    Waiter,
-)
+from locking.backends.base import BaseLockBackend, Busy, Grant, Heartbeat, Held, Holder, Outcome
 from locking.backends.capabilities import Counters, ForceRelease, Heartbeats, Kinds, Listing
-from locking.backends.options import own_options
 from locking.backends.waiters import WaitingSteps, WokenTask, WokenThread
-from locking.conf import AliasSettings
+from locking.conf import AliasSettings, own_options
 from locking.utils.background import after_fork
 from locking.utils.clock import now
 
@@ -236,10 +225,10 @@ class MemoryVerbs(ForceRelease):
         holds = self._locks.holds(key)
         return Holder(holds[0].owner, len(holds), time_left(holds)) if holds else None
 
-    def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> Waiter:
+    def waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> MemoryWaiter:
         return MemoryWaiter(self._locks, key, owner, ttl, self._kind, self._permits)
 
-    def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncWaiter:
+    def async_waiter(self, key: str, owner: str, ttl: float, *, fenced: bool = False) -> AsyncMemoryWaiter:
         return AsyncMemoryWaiter(self._locks, key, owner, ttl, self._kind, self._permits)
 
 

@@ -41,14 +41,13 @@ from locking.backends.base import (
     ask_each,
 )
 from locking.backends.capabilities import ForceRelease, Heartbeats, Listing
-from locking.backends.options import own_number
 from locking.backends.redis.backend import BATCH, RedisBackend
 from locking.backends.redis.diagnosis import judge, parse_info
 from locking.backends.redis.protocol import Terms, taken_from
 from locking.backends.redis.scripts import Index, Ordinary, Request, command, extend_request
 from locking.backends.redis.topology import bad_location
 from locking.backends.redis.transport import ThreadConnection, ThreadServer, closed_on_failure, run
-from locking.conf import AliasSettings
+from locking.conf import AliasSettings, own_number
 from locking.exceptions import BackendUnavailable
 from locking.utils.clock import now
 from locking.utils.ownership import new_owner

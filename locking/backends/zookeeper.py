@@ -44,8 +44,7 @@ from kazoo.security import make_digest_acl
 from locking.backends import queue
 from locking.backends.base import Heartbeat, Outcome
 from locking.backends.capabilities import SessionBound
-from locking.backends.options import checked_options, misplaced, own_files, own_login, own_pair
-from locking.conf import AliasSettings
+from locking.conf import AliasSettings, checked_options, misplaced, own_files, own_login, own_pair
 from locking.exceptions import BackendError, BackendUnavailable
 from locking.utils.background import CANNOT_START, after_fork
 from locking.utils.clock import now

@@ -6,7 +6,7 @@ from locking.transactions.tasks import FindTask
 
 def register_task_queues() -> None:
     """Register what knows the running task of each task queue; Celery is imported where it is in use."""
-    tasks.register("celery", _celery)
+    tasks.ADAPTERS["celery"] = _celery
 
 
 def _celery() -> FindTask:

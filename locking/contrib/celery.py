@@ -27,8 +27,8 @@ from locking.core.lease import Lease
 from locking.core.lock import Lock, SingleLock, get_lock
 from locking.core.pending_release import release_retrier
 from locking.exceptions import BackendUnavailable, LockError, LockNotAcquired
-from locking.keys.builder import KeyBuilder, KeySource, key_builder
 from locking.keys.names import Seconds, check_ttl
+from locking.keys.template import KeyBuilder, KeySource, key_builder
 from locking.transactions.tasks import AN_HOUR
 from locking.utils.ownership import client_of_work, is_owner_of, owner_of_work, work_of
 

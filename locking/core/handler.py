@@ -40,12 +40,10 @@ class InvalidLockBackend(ConnectionDoesNotExist):
 
 
 class Configured:
-    """One reading of the setting, and the backends that came of it.
+    """One reading of the setting, and the backends that came of it."""
 
-    A change of the setting replaces it as a whole: a thread that is building a backend meanwhile puts it
-    where it is never looked for.
-    """
-
+    # A change of the setting replaces it as a whole: a thread that is building a backend meanwhile puts it
+    # where it is never looked for.
     def __init__(self, given: dict[str, Any] | None) -> None:
         self.given = given
         self.settings: dict[str, Any] | None = None
@@ -79,8 +77,8 @@ class LockHandler(BaseConnectionHandler):  # type: ignore[type-arg] # it takes n
             return backend
         with current.building:
             if alias not in current.backends:
-                current.backends[alias] = backend = self.create_connection(alias)
-                tell("used", backend)
+                current.backends[alias] = self.create_connection(alias)
+                tell("used", current.backends[alias])
             return current.backends[alias]
 
     def __setitem__(self, alias: str, backend: BaseLockBackend) -> None:

@@ -1,6 +1,4 @@
-"""The other kinds of lock: read-write, semaphore, Redisson's fair lock. Each is a `Lock` with the same
-surface.
-"""
+"""The other kinds of lock: read-write, semaphore, Redisson's fair lock. Each is a `Lock`."""
 
 from __future__ import annotations
 
@@ -36,11 +34,9 @@ LABELS: Final[dict[str, Any]] = {
 }
 """What the admin calls the kinds."""
 
+# By alias and key of a semaphore: the permits of its first caller in this process.
 FIRST_PERMITS: Final[dict[tuple[str, str], int]] = {}
-"""By alias and key of a semaphore: the permits of its first caller in this process."""
-
-MOST_NAMES: Final = 1_000
-"""Semaphores that are remembered; beyond that all are forgotten."""
+MOST_NAMES: Final = 1_000  # semaphores that are remembered; beyond that all are forgotten
 
 
 def get_read_lock(name: str, **options: Unpack[LockOptions]) -> Lock:

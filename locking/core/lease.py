@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+import signal
+import sys
 import threading
 import warnings
 from collections import deque
@@ -21,9 +23,15 @@ from weakref import ref
 
 from locking.backends.base import BaseLockBackend, Grant
 from locking.backends.capabilities import SessionBound
-from locking.core import estimates
 from locking.core.pending_release import release_retrier
-from locking.exceptions import BackendError, LockError, LockExpired, LockLost, LockNotOwned
+from locking.exceptions import (
+    BackendError,
+    BackendUnavailable,
+    LockError,
+    LockExpired,
+    LockLost,
+    LockNotOwned,
+)
 from locking.keys.names import MIN_TTL, OnOpenTransaction, Seconds, check_ttl
 from locking.signals import COUNTED, Outcome, is_heard, lock_lost, lock_released, notify, publish, tell
 from locking.utils import logs
@@ -46,25 +54,17 @@ class State(enum.Enum):
 
 OPEN: Final = (State.HELD, State.UNKNOWN)
 
-RENEW_AFTER = 0.3
-"""Share of its ttl after which a lease is renewed: a few more attempts fit in if one fails."""
+RENEW_AFTER = 0.3  # share of its ttl after which a lease is renewed: a few more attempts fit in if one fails
 
 
 class LeaseTerms(NamedTuple):
-    """What is agreed on when a lock is acquired: see `get_lock`.
-
-    Attributes:
-        renewed: whether it is kept alive.
-        site: the function that a decorator locks; None = the line that acquires.
-        shared_name: another process may act for the same client, and take the lease over.
-        owner_is_given: another process may act under the very same owner.
-    """
+    """What is agreed on when a lock is acquired: see `get_lock`."""
 
     name: str
     key: str
     backend: BaseLockBackend
     ttl: float
-    renewed: bool
+    renewed: bool  # kept alive
     wait: float | None
     fenced: bool
     guarded: bool
@@ -73,9 +73,9 @@ class LeaseTerms(NamedTuple):
     on_lost: Callable[[Lease], None] | None
     template: str | None
     on_open_transaction: OnOpenTransaction
-    site: CallSite | None
-    shared_name: bool = False
-    owner_is_given: bool = False
+    site: CallSite | None  # the function that a decorator locks; None = the line that acquires
+    shared_name: bool = False  # another process may act for the same client, and take the lease over
+    owner_is_given: bool = False  # another process may act under the very same owner
 
 
 # --- what this process holds ------------------------------------------------------------------------------
@@ -83,12 +83,10 @@ class LeaseTerms(NamedTuple):
 HoldKey = tuple[str, str, int]
 
 HOLDS: Final[dict[HoldKey, ref[SingleLease]]] = {}
-"""What this process holds. Weak: a lease that nothing refers to any more isn't renewed and so ends by itself.
-"""
+"""What this process holds. Weak: a lease that nothing refers to isn't renewed, and so ends by itself."""
 
 DROPPED: Final[deque[tuple[BaseLockBackend, str, str]]] = deque(maxlen=1000)
-"""Backend, key and owner of renewed leases that nothing refers to any more: the end of the process releases
-them, unless they have ended by themselves."""
+"""Backend, key and owner of renewed leases that nothing refers to any more, for the end of the process."""
 
 after_fork(HOLDS.clear)
 after_fork(DROPPED.clear)
@@ -98,10 +96,8 @@ after_fork(_changing._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 def held_by(context: object, alias: str, key: str) -> SingleLease | None:
-    """Return the lease by which a thread or task holds `key`, if it does.
-
-    One whose release was not confirmed isn't counted: on the server it may be another's by now.
-    """
+    """Return the lease by which a thread or task holds `key`, if it does."""
+    # One whose release was not confirmed isn't counted: on the server it may be another's by now.
     found = HOLDS.get((alias, key, id(context)))
     lease = None if found is None else found()
     if lease is None or lease.unreleased:
@@ -126,6 +122,30 @@ def unregister(lease: SingleLease) -> None:
     found = HOLDS.get(lease._hold_key)  # not by `registered`: each release comes here
     if found is not None and found() is lease:
         del HOLDS[lease._hold_key]
+
+
+# --- how long locks are held: what a refusal estimates its `Retry-After` by ---------------------------------
+
+WEIGHT: Final = 0.2  # share of the latest hold in the moving average: about the last ten holds count
+MOST_GROUPS: Final = 1_000  # templates of which the usual time is kept; further ones count for their alias
+
+_USUAL: Final[dict[tuple[str, str | None], float]] = {}
+after_fork(_USUAL.clear)
+
+
+def note_hold(alias: str, template: str | None, seconds: float) -> None:
+    """Note that a lock was held for so long: from its grant until others could have it."""
+    group = (alias, template)
+    before = _USUAL.get(group)
+    if before is None:
+        group = group if len(_USUAL) < MOST_GROUPS else (alias, None)
+        before = _USUAL.get(group, seconds)
+    _USUAL[group] = before + WEIGHT * (seconds - before)
+
+
+def usual_hold(alias: str, template: str | None) -> float | None:
+    """Return the seconds for which locks of this template were held lately in this process, if any were."""
+    return _USUAL.get((alias, template))
 
 
 # --- leases -----------------------------------------------------------------------------------------------
@@ -186,9 +206,7 @@ class Lease:
             lease.ensure_held()
 
     def confirm(self) -> None:
-        """`ensure_held` for the last moment before COMMIT: a lease that another run of the same work may have
-        taken over also asks the backend (BackendUnavailable: it doesn't answer).
-        """
+        """`ensure_held` right before COMMIT: a lease that may have been taken over also asks the backend."""
         for lease in self._leases:
             lease.confirm()
 
@@ -275,11 +293,9 @@ class Lease:
                 raise
 
     def _is_settled(self, failure: BaseException, body_error: BaseException | None) -> bool:
-        """Whether a release that failed is settled when a `with` block is left, and need not be raised.
-
-        The body's own error is never masked, and an outage never spoils its result: a lock that can't be
-        released ends with its ttl. One that was lost is an error of its own, unless the body raised already.
-        """
+        """Whether a release that failed is settled when a `with` block is left, and need not be raised."""
+        # The body's own error is never masked, and an outage never spoils its result: a lock that can't be
+        # released ends with its ttl. One that was lost is an error of its own, unless the body has raised.
         if not isinstance(failure, LockError):  # a signal, a cancellation: the request may have arrived
             self.release_later()
         if isinstance(failure, BackendError):
@@ -366,9 +382,7 @@ class SingleLease(Lease):
 
     @property
     def state(self) -> State:
-        """See `Lease.state`; a lease whose deadline has passed, or whose session is over, counts as lost, and
-        one whose release was not confirmed as unknown.
-        """
+        """See `Lease.state`; with its deadline or session it is lost, an unconfirmed release is unknown."""
         if self.open:
             if self._has_ended():
                 self.lose()
@@ -570,7 +584,7 @@ class SingleLease(Lease):
         alias, seconds = self.backend.settings.alias, now() - self.taken_at
         for counted in COUNTED:
             counted(alias, "ended")
-        estimates.note_hold(alias, self.terms.template, seconds + left)
+        note_hold(alias, self.terms.template, seconds + left)
         level = logging.INFO if outcome == "released" and seconds > self.ttl else logging.DEBUG
         if is_heard(lock_released, level):
             publish(lock_released, level, held=seconds, **self.facts(outcome))
@@ -598,3 +612,61 @@ def _raise_worst(errors: Sequence[LockError]) -> None:
     """Raise one of the errors of several releases: an outage before all others, for it is to be retried."""
     if errors:
         raise next((error for error in errors if isinstance(error, BackendError)), errors[0])
+
+
+# --- the end of the process ---------------------------------------------------------------------------------
+
+
+def exit_on_sigterm() -> bool:
+    """Have SIGTERM end the main thread like Ctrl-C, so that `with` blocks are left and locks released.
+
+    Without a handler the signal ends a Python process at once. Web servers and Celery have handlers of their
+    own; call this from scripts and management commands.
+
+    Returns:
+        False when the signal has a handler already, which stays.
+
+    Raises:
+        ValueError: called outside the main thread.
+
+    Example:
+        >>> exit_on_sigterm()  # doctest: +SKIP
+        True
+    """
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return False
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    return True
+
+
+def release_what_is_left() -> None:
+    """Release the leases of finished threads and tasks, and leave the others to their end."""
+    # One whose holder may still be at work, in a daemon thread, expires or, where it is guarded, is released
+    # by another process of the host.
+    left: list[tuple[BaseLockBackend, Callable[[], object]]] = []
+    for lease in live_leases():
+        if lease.open and not lease.unreleased and _is_finished(lease.context()):
+            lease.depth = 1  # however often it was entered
+            left.append((lease.backend, lease.release))
+    while DROPPED:  # by functions that have returned
+        backend, key, owner = DROPPED.popleft()
+        left.append((backend, partial(backend.release, key, owner)))
+    silent: set[str] = set()
+    for backend, release in left:
+        alias = backend.settings.alias
+        try:
+            if alias not in silent:
+                release()
+        except BackendUnavailable:
+            silent.add(alias)
+        except Exception as error:  # the interpreter is ending, and so may be what a release needs
+            logger.debug("at the end of the process a lock on %r could not be released: %s", alias, error)
+
+
+def _is_finished(context: object) -> bool:
+    """Whether a thread or task can do nothing any more under its lock; the main thread is here."""
+    if isinstance(context, asyncio.Task):
+        return context.done() or context.get_loop().is_closed()
+    if isinstance(context, threading.Thread):
+        return context is threading.current_thread() or not context.is_alive()
+    return context is None

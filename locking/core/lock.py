@@ -7,10 +7,9 @@ import logging
 import os
 import threading
 from asyncio.events import _get_running_loop
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, Never, TypeVar, Unpack
+from typing import Final, Never, Unpack
 from weakref import ref
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -18,14 +17,14 @@ from django.core.exceptions import SynchronousOnlyOperation
 from locking import signals
 from locking.backends.base import AsyncWaiter, BaseLockBackend, Busy, Grant, Holder, Outcome, Waiter
 from locking.backends.capabilities import ForceRelease
-from locking.core import estimates, waits
-from locking.core.breaker import breaker
+from locking.core import waits
 from locking.core.handler import DEFAULT_ALIAS, locks
-from locking.core.lease import HOLDS, Lease, SingleLease, held_by, live_leases
+from locking.core.lease import HOLDS, Lease, SingleLease, held_by, live_leases, usual_hold
 from locking.core.open_transactions import in_calling_thread, refuse_open_transactions
-from locking.core.options import CheckedOptions, LockOptions, shared_options
+from locking.core.options import CheckedOptions, LockOptions, refuse_unknown, shared_options
 from locking.core.pending_release import release_retrier
 from locking.core.renewal import watchdogs
+from locking.core.waits import breaker
 from locking.exceptions import (
     BackendUnavailable,
     LockDeadlock,
@@ -37,15 +36,13 @@ from locking.exceptions import (
 from locking.keys.names import UNSET, OnOpenTransaction, Seconds, Unset, check_name, check_names, check_wait
 from locking.utils import logs
 from locking.utils.clock import now
-from locking.utils.hints import refuse_unknown
 from locking.utils.ownership import current_context, is_owner_of, new_guarded_owner, new_owner
 
 logger = logging.getLogger(__name__)
 
-W = TypeVar("W", Waiter, AsyncWaiter)
+AnyWaiter = Waiter | AsyncWaiter
 
-LONGEST_SLEEP: Final = 30.0
-"""Seconds after which a waiter asks again in any case: a lost wake-up costs at most this."""
+LONGEST_SLEEP: Final = 30.0  # seconds after which a waiter asks again: a lost wake-up costs at most this
 
 
 def get_lock(*names: str, **options: Unpack[LockOptions]) -> Lock:
@@ -140,33 +137,23 @@ class Lock:
         """`locked` for asyncio."""
         return any([await part.alocked() for part in self._parts])
 
-    def _take(self, wait: float | None, context: object) -> Lease:
+    async def _take(self, wait: float | None, context: object, *, is_task: bool) -> Lease:
         """Acquire for `context`, the running thread or task, within `wait` seconds, or raise."""
+        # Only a task's steps suspend. Those of a thread have come to their end when they return, so that one
+        # `send` carries this out.
         begun = now()
         taken: list[Lease] = []
         try:
             for part in self._parts:
-                taken.append(part._take(_left(begun, wait), context))
+                left = max(0.0, begun + wait - now()) if wait else wait  # of one wait that all names share
+                taken.append(await part._take(left, context, is_task=is_task))
             for lease in taken:
                 lease.ensure_held()  # the first may have ended while we waited for the last
         except BaseException as error:
-            if taken:
-                _together(taken)._give_back(error)
-            raise
-        return _together(taken)
-
-    async def _atake(self, wait: float | None, context: object) -> Lease:
-        """`_take` for asyncio."""
-        begun = now()
-        taken: list[Lease] = []
-        try:
-            for part in self._parts:
-                taken.append(await part._atake(_left(begun, wait), context))
-            for lease in taken:
-                lease.ensure_held()
-        except BaseException as error:
-            if taken:  # in one go, which a second cancellation of the task leaves running
+            if taken and is_task:  # in one go, which a second cancellation of the task leaves running
                 await asyncio.shield(_together(taken)._agive_back(error))
+            elif taken:
+                _together(taken)._give_back(error)
             raise
         return _together(taken)
 
@@ -196,7 +183,11 @@ class Lock:
                 f"to acquire the lock {self.name!r} here would block the event loop: write `async with`,"
                 " `await lock.aacquire()` or `await lock.atry_acquire()`, or call this `def` by sync_to_async"
             )
-        lease = self._take(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
+        seconds = self._wait if isinstance(wait, Unset) else check_wait(wait)
+        try:
+            self._take(seconds, context, is_task=False).send(None)
+        except StopIteration as done:
+            lease: Lease = done.value
         try:
             self._remember(lease, context, _of_block)
         except BaseException as error:  # a signal's handler: what was not entered is never left
@@ -214,7 +205,8 @@ class Lock:
     async def aacquire(self, wait: Seconds | Unset | None = UNSET, *, _of_block: bool = False) -> Lease:
         """`acquire` for asyncio: waits without a thread."""
         context = current_context()
-        lease = await self._atake(self._wait if isinstance(wait, Unset) else check_wait(wait), context)
+        seconds = self._wait if isinstance(wait, Unset) else check_wait(wait)
+        lease = await self._take(seconds, context, is_task=True)
         self._remember(lease, context, _of_block)
         return lease
 
@@ -338,11 +330,6 @@ class Lock:
             await lease._agive_back(error)
 
 
-def _left(begun: float, wait: float | None) -> float | None:
-    """Return what is left of one wait that all names share."""
-    return wait if not wait else max(0.0, begun + wait - now())
-
-
 def _together(taken: list[Lease]) -> Lease:
     return Lease([single for lease in taken for single in lease.leases])
 
@@ -409,11 +396,9 @@ class SingleLock(Lock):
                 signals.notify(signals.lock_force_released, outcome="force_released", owner=owner, **where)
 
     def act_as(self, owner: str) -> None:
-        """Acquire as exactly this owner: it is granted at once what it holds already.
-
-        An attempt that fails gives back only a grant that it made itself, as far as that is known: what it
-        may have held before stays. Should an unanswered request have taken the lock, that ends with its ttl.
-        """
+        """Acquire as exactly this owner: it is granted at once what it holds already."""
+        # An attempt that fails gives back only a grant that it made itself, as far as that is known: what it
+        # may have held before stays. What an unanswered request may have taken ends with its ttl.
         self._new_owner = lambda: owner
         self.terms = self.terms._replace(shared_name=True, owner_is_given=True)
 
@@ -438,49 +423,29 @@ class SingleLock(Lock):
         """Return the lease that this thread or task would enter again."""
         return held_by(context, self.backend.alias, self.key)
 
-    def _take(self, wait: float | None, context: object) -> Lease:
+    async def _take(self, wait: float | None, context: object, *, is_task: bool) -> Lease:
         """Re-enter, or enqueue and wait for our turn; after a grant that came too late, begin again."""
         if HOLDS and (hold := self._reenter(context)):  # a process holds nothing most of the time
             return hold
         if self.on_open_transaction != "ignore":
-            refuse_open_transactions((self.name,))
+            if is_task:
+                await in_calling_thread(partial(refuse_open_transactions, (self.name,)))
+            else:
+                refuse_open_transactions((self.name,))
         begun = now()
         while True:
-            waiter = self._new_waiter(self.backend.waiter)
+            waiter = self._new_waiter(self.backend.async_waiter if is_task else self.backend.waiter)
             outcome: Outcome | None = None
             try:
-                outcome = waiter.try_acquire(queue=wait != 0)
+                asked = waiter.try_acquire(queue=wait != 0)
+                outcome = asked if isinstance(asked, tuple) else await asked
                 if isinstance(outcome, Busy):
-                    outcome = self._wait_in(waiter, outcome, begun, wait, context)
+                    outcome = await self._wait_in(waiter, outcome, begun, wait, context, is_task)
                 return self._leased(waiter.owner, outcome, context, begun)
             except BaseException as error:
                 self._clean_up_after(error, waiter.owner, begun, outcome)
                 if self._may_undo(outcome):
-                    with self._released_if_unsettled(waiter):
-                        waiter.leave()
-                if not self._begins_again(error, begun, wait):
-                    raise
-
-    async def _atake(self, wait: float | None, context: object) -> Lease:
-        """`_take` for asyncio; a cancelled waiter leaves the queue before the cancellation goes on."""
-        if HOLDS and (hold := self._reenter(context)):  # a process holds nothing most of the time
-            return hold
-        if self.on_open_transaction != "ignore":
-            await in_calling_thread(partial(refuse_open_transactions, (self.name,)))
-        begun = now()
-        while True:
-            waiter = self._new_waiter(self.backend.async_waiter)
-            outcome: Outcome | None = None
-            try:
-                outcome = await waiter.try_acquire(queue=wait != 0)
-                if isinstance(outcome, Busy):
-                    outcome = await self._await_in(waiter, outcome, begun, wait, context)
-                return self._leased(waiter.owner, outcome, context, begun)
-            except BaseException as error:
-                self._clean_up_after(error, waiter.owner, begun, outcome)
-                if self._may_undo(outcome):
-                    with self._released_if_unsettled(waiter):
-                        await asyncio.shield(waiter.leave())
+                    await self._leave(waiter)
                 if not self._begins_again(error, begun, wait):
                     raise
 
@@ -490,10 +455,8 @@ class SingleLock(Lock):
             breaker.ended(self.backend, self.key)
         return isinstance(error, LateGrant) and (wait is None or now() < begun + wait)
 
-    def _new_waiter(self, make: Callable[..., W]) -> W:
-        """Return the waiter of one attempt, which has an owner of its own; at once BackendUnavailable where
-        the server doesn't answer at the moment.
-        """
+    def _new_waiter(self, make: Callable[..., AnyWaiter]) -> AnyWaiter:
+        """Return the waiter of one attempt, of an owner of its own; BackendUnavailable: a silent server."""
         if breaker.silent:
             try:
                 breaker.admit(self.backend, self.key)
@@ -504,56 +467,50 @@ class SingleLock(Lock):
         waiter.owner, waiter.owner_is_given = waiter.owner or owner, self.terms.owner_is_given
         return waiter
 
-    def _wait_in(
-        self, waiter: Waiter, busy: Busy, begun: float, wait: float | None, context: object
+    async def _wait_in(
+        self, waiter: AnyWaiter, busy: Busy, begun: float, wait: float | None, context: object, is_task: bool
     ) -> Grant:
+        """Wait for what the server has answered with `busy`, unless there are too many waiters."""
         outcome: Outcome = busy
         waiting = waits.Waiting(self.terms, context, begun)
         try:
-            watch = self._begun(waiting, busy, begun)
+            if busy.outage is None and breaker.silent:
+                breaker.answered(self.backend, self.key)
+            if (watch := waiting.begin()) is None:
+                reason = f"{self.backend.settings.max_waiters} waiters in this process already (MAX_WAITERS)"
+                raise self.not_acquired(busy, begun, TooManyWaiters, reason)
             while isinstance(outcome, Busy):
                 pause = self._pause(outcome, begun, wait)
                 if (left := watch.due()) <= 0.0:
-                    watch.look(outcome)
+                    if is_task:
+                        await asyncio.to_thread(watch.look, outcome)
+                    else:
+                        watch.look(outcome)
                     left = watch.due()
-                outcome = waiter.wait(max(0.0, min(pause, left)))
+                asked = waiter.wait(max(0.0, min(pause, left)))
+                outcome = asked if isinstance(asked, tuple) else await asked
         finally:
-            if withdraw := waiting.end():
+            withdraw = waiting.end()
+            if withdraw and is_task:
+                await asyncio.shield(asyncio.to_thread(withdraw))
+            elif withdraw:
                 withdraw()
         return outcome
 
-    async def _await_in(
-        self, waiter: AsyncWaiter, busy: Busy, begun: float, wait: float | None, context: object
-    ) -> Grant:
-        outcome: Outcome = busy
-        waiting = waits.Waiting(self.terms, context, begun)
+    async def _leave(self, waiter: AnyWaiter) -> None:
+        """Leave the queue; who is interrupted there, or gets no answer, may have been handed the lock."""
+        unsettled = True
         try:
-            watch = self._begun(waiting, busy, begun)
-            while isinstance(outcome, Busy):
-                pause = self._pause(outcome, begun, wait)
-                if (left := watch.due()) <= 0.0:
-                    await asyncio.to_thread(watch.look, outcome)
-                    left = watch.due()
-                outcome = await waiter.wait(max(0.0, min(pause, left)))
+            left: Awaitable[None] | None = waiter.leave()
+            if left is not None:
+                await asyncio.shield(left)
+            unsettled = waiter.unsettled
         finally:
-            if withdraw := waiting.end():
-                await asyncio.shield(asyncio.to_thread(withdraw))
-        return outcome
-
-    def _begun(self, waiting: waits.Waiting, busy: Busy, begun: float) -> waits.WaitWatch:
-        """Begin a wait that the server has answered with `busy`, unless there are too many."""
-        if busy.outage is None and breaker.silent:
-            breaker.answered(self.backend, self.key)
-        if (watch := waiting.begin()) is not None:
-            return watch
-        reason = f"{self.backend.settings.max_waiters} waiters in this process already (MAX_WAITERS)"
-        raise self.not_acquired(busy, begun, TooManyWaiters, reason)
+            if unsettled:
+                release_retrier.schedule(self.backend, self.key, waiter.owner, self.ttl)
 
     def _reenter(self, context: object) -> Lease | None:
-        """Count one more hold of what this thread or task has already, unless it may be another task's.
-
-        A lost hold raises instead.
-        """
+        """Count one more hold of what this thread or task has, unless it is lost or may be another task's."""
         if (hold := self._hold_of(context)) is None:
             return None
         hold.ensure_held()
@@ -584,26 +541,19 @@ class SingleLock(Lock):
         alias, waited = self.backend.settings.alias, now() - begun
         ask = waited >= waits.WORTH_A_QUESTION and _get_running_loop() is None
         who = busy.holder and waits.description(self.backend, busy.holder, ask=ask)
-        usual = estimates.usual_hold(alias, self.terms.template)
+        usual = usual_hold(alias, self.terms.template)
         return error(self.name, waited=waited, backend=alias, holder=busy.holder, held_by=who,
                      retry_after=busy.retry_after, reason=reason, estimate=usual)  # fmt: skip
 
     def _may_undo(self, first: Outcome | None) -> bool:
-        """Whether a hold of our owner can only come from this attempt, so that it may be released.
-
-        Args:
-            first: the first answer. Busy says that a given owner held nothing when the attempt began, and a
-                grant whether it did.
-        """
+        """Whether a hold of our owner can only come from this attempt, so that it may be released."""
         if not self.terms.owner_is_given:
             return True
+        # Busy says that a given owner held nothing when the attempt began, and a grant whether it did.
         return first.is_new if isinstance(first, Grant) else first is not None and first.outage is None
 
     def _clean_up_after(self, error: BaseException, owner: str, begun: float, first: Outcome | None) -> None:
-        """Schedule a release unless the attempt was refused or never sent.
-
-        A waiter that is already in the queue may still be handed the lock.
-        """
+        """Schedule a release unless the attempt was refused or never sent: who queues may get the lock."""
         unsent = isinstance(error, BackendUnavailable) and not error.sent and first is None
         if not isinstance(error, LockNotAcquired) and not unsent and self._may_undo(first):
             release_retrier.schedule(self.backend, self.key, owner, self.ttl)
@@ -621,27 +571,13 @@ class SingleLock(Lock):
         signal, outcome, reason = signals.lock_refused, "unavailable", None
         if isinstance(error, LockDeadlock):
             signal, outcome, reason = signals.lock_deadlocked, "deadlock", error.reason
+            signals.tell("counted", self.backend.settings.alias, "deadlock")
         elif isinstance(error, LockNotAcquired):
             outcome = "contended"
         signals.tell("counted", self.backend.settings.alias, "refused")
-        if signal is signals.lock_deadlocked:
-            signals.tell("counted", self.backend.settings.alias, "deadlock")
         signals.notify(signal, outcome=outcome, name=self.name, key=self.key, backend=self.backend.alias,
                owner=owner, waited=waited, holder=getattr(error, "holder", None),
                template=self.terms.template, reason=reason)  # fmt: skip
-
-    @contextmanager
-    def _released_if_unsettled(self, waiter: Waiter | AsyncWaiter) -> Iterator[None]:
-        """A waiter that is interrupted while it leaves the queue, or gets no answer, may have been handed the
-        lock unseen.
-        """
-        unsettled = True
-        try:
-            yield
-            unsettled = waiter.unsettled
-        finally:
-            if unsettled:
-                release_retrier.schedule(self.backend, self.key, waiter.owner, self.ttl)
 
     def _leased(self, owner: str, grant: Grant, context: object, begun: float) -> SingleLease:
         """Return the lease of a grant. LateGrant: the process was paused, or the answer came late."""

@@ -22,10 +22,8 @@ logger = logging.getLogger(__name__)
 
 
 async def in_calling_thread(step: Callable[[], None]) -> None:
-    """Run `step` in the synchronous code that has called this coroutine: its thread has the transactions.
-
-    Where there is no such code, nothing is open: Django's transactions don't last over an await.
-    """
+    """Run `step` in the synchronous code that has called this coroutine: its thread has the transactions."""
+    # Where there is no such code, nothing is open: Django's transactions don't last over an await.
     if getattr(AsyncToSync.executors, "current", None) is None:
         return
     try:

@@ -19,26 +19,19 @@ from locking.utils.clock import now
 
 logger = logging.getLogger(__name__)
 
-RETRY_PAUSE = 0.5
-"""Seconds between attempts while a backend doesn't answer."""
-
-CONFIRM_PAUSE = 0.1
-"""Seconds after which a server that answers again has processed what it had received before."""
+RETRY_PAUSE = 0.5  # seconds between attempts while a backend doesn't answer
+CONFIRM_PAUSE = 0.1  # after which a server that answers again has processed what it had received before
 
 
 @dataclass(slots=True, eq=False)
 class PendingRelease:
-    """An acquisition of unknown outcome, to be released if it took effect.
-
-    A paused server works off what it had received in no given order, so one answer isn't proof: a second one
-    a little later is.
-    """
+    """An acquisition of unknown outcome, to be released if it took effect."""
 
     backend: BaseLockBackend
     key: str
     owner: str
     until: float
-    answers: int = 0
+    answers: int = 0  # one isn't proof: a paused server works off what it had received in no given order
     next_try: float = 0.0
 
     def attempt(self) -> bool:
@@ -55,12 +48,10 @@ class PendingRelease:
 
 
 class ReleaseQueue:
-    """The pending releases of one backend, in the order of their next attempts.
+    """The pending releases of one backend, in the order of their next attempts."""
 
-    An outage may leave thousands of them. While no server answers, one attempt stands for all, and each time
-    another release makes it, so that a server of a cluster that stays away keeps no other's from being
-    released.
-    """
+    # An outage may leave thousands. While no server answers, one attempt stands for all, each time another's:
+    # a server of a cluster that stays away keeps no other's from being released.
 
     def __init__(self) -> None:
         self.releases: deque[PendingRelease] = deque()
@@ -94,9 +85,7 @@ class ReleaseRetrier:
         self._queues: dict[BaseLockBackend, ReleaseQueue] = {}
 
     def schedule(self, backend: BaseLockBackend, key: str, owner: str, ttl: float) -> None:
-        """Release `owner`'s hold of `key`, should it appear within `ttl` seconds of the backend's next
-        answer.
-        """
+        """Release `owner`'s hold of `key`, should it appear while the ttl lasts, or a minute."""
         release = PendingRelease(backend, key, owner, until=now() + max(ttl, 60.0))
         with self._mutex:
             self._queues.setdefault(backend, ReleaseQueue()).releases.append(release)

@@ -25,12 +25,8 @@ from locking.utils.clock import now
 
 logger = logging.getLogger(__name__)
 
-EARLY_RENEWAL_FRACTION = 1 / 30
-"""Share of its ttl by which a lease may be renewed early, together with others: ten thousand leases that fall
-due one by one would otherwise cost ten thousand rounds, each of which looks at all of them."""
-
-RETRY_PAUSE = 0.5
-"""Seconds between attempts while a backend doesn't answer."""
+EARLY_RENEWAL_FRACTION = 1 / 30  # of its ttl, for batches: thousands one by one would cost as many rounds
+RETRY_PAUSE = 0.5  # seconds between attempts while a backend doesn't answer
 
 OUTCOMES: Final[dict[bool | None, Renewal]] = {True: "renewed", False: "lost", None: "failed"}
 

@@ -1,11 +1,12 @@
-"""A wait for a lock: how many of them this process allows, what accompanies one, and who is waited for.
+"""Waits: how many this process allows, what accompanies one, who is waited for, and which servers are silent.
 
-An uncontended acquisition never comes here.
+An uncontended acquisition only asks whether a server is silent.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import threading
@@ -16,12 +17,16 @@ from math import inf
 from typing import Any, Final
 
 from locking.backends.base import BaseLockBackend, Busy
-from locking.backends.capabilities import Heartbeats
+from locking.backends.capabilities import Heartbeats, ManyServers
 from locking.core.lease import LeaseTerms, SingleLease, live_leases
-from locking.exceptions import LockError
+from locking.exceptions import BackendUnavailable, LockError
 from locking.signals import tell
 from locking.utils.background import after_fork
 from locking.utils.call_site import activity_of, name_of
+from locking.utils.clock import now
+from locking.utils.logs import log_rarely
+
+logger = logging.getLogger(__name__)
 
 
 class WaitWatch:
@@ -121,10 +126,7 @@ class Waiting:
         tell("waiting", terms.name, terms.template, terms.backend.alias, change)
 
 
-# --- who has the lock, in the words of an error ----------------------------------------------------------
-
-WORTH_A_QUESTION = 1.0
-"""Seconds: who has waited for so long may ask once more; a process publishes what it has held for as long."""
+WORTH_A_QUESTION = 1.0  # seconds of waiting; a process publishes what it has held for as long
 
 
 def description(backend: BaseLockBackend, owner: str, *, ask: bool) -> str | None:
@@ -151,3 +153,73 @@ def facts_of(lease: SingleLease) -> dict[str, Any]:
     context = lease.context()
     site = lease.site.describe() if lease.site is not None else None
     return {"thread": name_of(context), "doing": activity_of(context), "site": site}
+
+
+SLOW: Final = 0.1  # seconds after which a failure is silence; a closed port, which refuses, keeps no thread
+PAUSE: Final = 1.0  # seconds for which acquisitions are refused before the next one is let through
+LONGEST_TRY: Final = 15.0  # after which another one is, should the one before have ended without a word
+
+Where = tuple[str, object]
+
+
+class Breaker:
+    """The silent servers of this process, by alias and, in a cluster, by server.
+
+    Renewals, releases and what cleans up are tried all the same: only new work is kept from piling up. About
+    once a second one acquisition is let through, whose answer ends it.
+    """
+
+    def __init__(self) -> None:
+        self.silent: dict[Where, float] = {}
+        """When the next acquisition is let through; nearly always empty, and then a caller need not ask."""
+        self.reset()
+        after_fork(self.reset)
+
+    def reset(self) -> None:
+        """Know of no silent server: in a forked child, and between tests."""
+        self.silent.clear()
+        self._mutex = threading.Lock()
+
+    def admit(self, backend: BaseLockBackend, key: str) -> None:
+        """Let an acquisition through, or raise BackendUnavailable where the server was asked just now."""
+        where = _where(backend, key)
+        with self._mutex:
+            if self.silent.get(where, 0.0) <= now():
+                if where in self.silent:
+                    self.silent[where] = now() + LONGEST_TRY
+                return
+        error = BackendUnavailable(
+            f"the backend {backend.alias!r} did not answer lately, so nothing was sent to it; one acquisition"
+            f" per {PAUSE:g} s tries again"
+        )
+        error.sent = False
+        raise error
+
+    def failed(self, backend: BaseLockBackend, key: str, after: float) -> None:
+        """Note that an acquisition got no answer in so many seconds; `ended` follows its clean-up."""
+        where = _where(backend, key)
+        if after < SLOW:
+            self.silent.pop(where, None)
+            return
+        self.silent[where] = now() + LONGEST_TRY
+        message = "the lock backend %r is silent: acquisitions fail at once, but for one per %g s that tries"
+        log_rarely(logger, logging.ERROR, ("silent", where), message, backend.alias, PAUSE)
+
+    def ended(self, backend: BaseLockBackend, key: str) -> None:
+        """Have the next one let through after the pause."""
+        where = _where(backend, key)
+        with self._mutex:
+            if where in self.silent:
+                self.silent[where] = now() + PAUSE
+
+    def answered(self, backend: BaseLockBackend, key: str) -> None:
+        """Note that the server is there."""
+        self.silent.pop(_where(backend, key), None)
+
+
+def _where(backend: BaseLockBackend, key: str) -> Where:
+    server = backend.server_of(key) if isinstance(backend, ManyServers) else None
+    return backend.settings.alias, server
+
+
+breaker = Breaker()

@@ -1,1 +1,1 @@
-"""Names of locks: the template language, the values in it, and what a name may be."""
+"""Names of locks: what a name may be, and the keys that make them."""

@@ -12,17 +12,10 @@ from django.db.models import Model
 
 from locking.exceptions import LockKeyError
 
-MIN_TTL: Final = 0.001
-"""Seconds; Redis knows no shorter lease."""
-
-MAX_TTL: Final = 7 * 24 * 3600.0
-"""Seconds; a longer lease is a forgotten lock, not a lease."""
-
-MAX_NAME: Final = 1024
-"""Characters; names built by a template are hashed long before that."""
-
-MAX_TEMPLATE: Final = 200
-"""Characters of what labels a group of names."""
+MIN_TTL: Final = 0.001  # seconds; Redis knows no shorter lease
+MAX_TTL: Final = 7 * 24 * 3600.0  # seconds; a longer lease is a forgotten lock, not a lease
+MAX_NAME: Final = 1024  # characters; names built by a template are hashed long before that
+MAX_TEMPLATE: Final = 200  # characters of what labels a group of names
 
 
 class Unset:
@@ -36,11 +29,9 @@ UNSET: Final = Unset()
 
 
 def check_name(name: object) -> str:
-    """Return `name` if a lock may have it, else raise LockKeyError.
-
-    Unbalanced braces are refused because Redis Cluster takes the text between braces as the place of a
-    key: names derived from such a name would land on different servers.
-    """
+    """Return `name` if a lock may have it, else raise LockKeyError."""
+    # Unbalanced braces are refused because Redis Cluster takes the text between braces as the place of a
+    # key: names derived from such a name would land on different servers.
     if not isinstance(name, str):
         kind, instead = type(name).__name__, "str(…) of it"
         if isinstance(name, list | tuple | set):
@@ -75,8 +66,7 @@ def balanced(name: str) -> bool:
     return depth == 0 and "{}" not in name
 
 
-OnOpenTransaction = Literal["refuse", "ignore"]
-"""What to do where a lock is acquired inside an open transaction."""
+OnOpenTransaction = Literal["refuse", "ignore"]  # what to do where a lock is acquired in a transaction
 
 
 def check_on_open_transaction(value: object, source: str = "on_open_transaction") -> OnOpenTransaction:
@@ -87,9 +77,7 @@ def check_on_open_transaction(value: object, source: str = "on_open_transaction"
 
 
 NeverSkips = Literal["auto", "raise", "retry"] | Callable[..., Any]
-ConflictPolicy = NeverSkips | Literal["skip"]
-"""What `@distributed_lock` does instead of running the function."""
-
+ConflictPolicy = NeverSkips | Literal["skip"]  # what `@distributed_lock` does instead of its function
 POLICIES: Final = ("auto", "raise", "skip", "retry")
 
 
@@ -103,9 +91,7 @@ def check_policy(policy: object, *, source: str = "on_conflict") -> ConflictPoli
 
 
 def check_names(names: tuple[object, ...]) -> tuple[str, ...]:
-    """Return the names checked, without duplicates and sorted, so that any two callers take them in one
-    order.
-    """
+    """Return the names checked, each once and sorted: any two callers take them in one order."""
     if not names:
         raise LockKeyError("get_lock() needs at least one name, for example get_lock('order:42')")
     if len(names) == 1:
@@ -143,8 +129,7 @@ def check_wait(wait: object, *, source: str = "wait") -> float | None:
     return seconds
 
 
-Seconds = float | timedelta
-"""A length of time, wherever one is given."""
+Seconds = float | timedelta  # a length of time, wherever one is given
 
 
 def _number(value: object, source: str) -> float:

@@ -7,17 +7,8 @@ function never runs; `on_conflict` says what happens instead.
 from __future__ import annotations
 
 import inspect
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Generator,
-    Mapping,
-    Sequence,
-)
+from collections import abc
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -30,22 +21,15 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections
 from django.http import HttpRequest, HttpResponseBase
 
+from locking import exceptions
 from locking.core.handler import locks
 from locking.core.kinds import Kind, check_kind, lock_of
 from locking.core.lease import Lease
 from locking.core.lock import Lock
 from locking.core.open_transactions import connections_in_transaction, refuse_open_transactions
-from locking.core.options import OF_LOCKS, CheckedOptions
-from locking.exceptions import (
-    BackendUnavailable,
-    LockError,
-    LockLost,
-    LockNotAcquired,
-    LockTransactionError,
-    StaleFencingToken,
-)
-from locking.keys.builder import Args, KeySource, Kwargs, dotted_path, is_request, key_builder, label_of
+from locking.core.options import OF_LOCKS, CheckedOptions, refuse_unknown
 from locking.keys.names import UNSET, ConflictPolicy, NeverSkips, Seconds, Unset, check_policy, check_wait
+from locking.keys.template import Args, KeySource, Kwargs, dotted_path, is_request, key_builder, label_of
 from locking.transactions.locked_transaction import (
     DatabaseAliases,
     LockedTransaction,
@@ -59,7 +43,6 @@ from locking.transactions.locked_transaction import (
 from locking.transactions.responses import conflict_response
 from locking.transactions.tasks import AN_HOUR, running_task
 from locking.utils.call_site import call_site_of
-from locking.utils.hints import refuse_unknown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,7 +50,7 @@ R = TypeVar("R")
 MOST_RETRIES: Final = 100
 CHANGES: Final = 1  # of a callable key, while its call waited for the locks that it had named before
 
-UNFINISHED: Final = (Generator, AsyncGenerator, Awaitable)
+UNFINISHED: Final = (abc.Generator, abc.AsyncGenerator, abc.Awaitable)
 """What a function may return and still has its work to do."""
 
 DECORATED: Final[WeakSet[Callable[..., Any]]] = WeakSet()
@@ -176,8 +159,6 @@ def distributed_lock(function: Callable[..., Any] | None = None, /, **options: A
 
 def _refuse_unknown(options: Mapping[str, Any]) -> None:
     for name in options:
-        if name == "keys":
-            raise TypeError("distributed_lock() has no argument 'keys': write key=, which takes several, too")
         if name in OF_LOCKS - OPTIONS:
             raise TypeError(
                 f"distributed_lock() has no argument {name!r}, which is the lock's: inside the function write"
@@ -229,10 +210,8 @@ class Options(CheckedOptions):
 
     def policy(self) -> ConflictPolicy:
         """Return the policy for a conflict: the decorator's, or else the alias's."""
-        if not isinstance(self.on_conflict, Unset):
-            return self.on_conflict
-        policy: ConflictPolicy = locks[self.backend].settings.on_conflict
-        return policy
+        own = self.on_conflict
+        return locks[self.backend].settings.on_conflict if isinstance(own, Unset) else own
 
 
 # decorating
@@ -271,12 +250,10 @@ def _refuse_undecoratable(function: Any) -> None:
 
 
 class LockedCall:
-    """A function and the lock around each of its calls.
+    """A function and the lock around each of its calls."""
 
-    A synchronous call goes through `_run` (what comes of it), `_repeat` (as many transactions as it takes)
-    and `_attempt` (one of them, by `transaction_under`: lock, BEGIN, body, COMMIT, release).
-    """
-
+    # A synchronous call goes through `_run` (what comes of it), `_repeat` (as many transactions as it takes)
+    # and `_attempt` (one of them, by `transaction_under`: lock, BEGIN, body, COMMIT, release).
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
         self.function, self.options = function, options
         self.build_names = key_builder(function, options.key)
@@ -299,9 +276,9 @@ class LockedCall:
                 try:
                     return self._run(names, args, kwargs)
                 except _KeysChanged as change:
-                    names = change.names
+                    names = change.args
                 except _Refusal as refusal:
-                    return refusal.response
+                    return refusal.args[0]
             return self._on_conflict(self._keeps_changing(names), args, kwargs)
 
         return locked
@@ -315,11 +292,11 @@ class LockedCall:
             if options.retries:
                 return self._repeat(section, args, kwargs)
             return self._attempt(section, args, kwargs)
-        except (LockLost, StaleFencingToken, BackendUnavailable) as error:
+        except (exceptions.LockLost, exceptions.StaleFencingToken, exceptions.BackendUnavailable) as error:
             # A transaction around this one has to be rolled back as well, so it gets the error in any case.
             if section.committed or not self._atomic or connections_in_transaction():
                 raise
-            unanswered = isinstance(error, BackendUnavailable)
+            unanswered = isinstance(error, exceptions.BackendUnavailable)
             if unanswered and not section.returned:
                 raise  # the body's own
             policy = options.policy()
@@ -329,10 +306,8 @@ class LockedCall:
             return self._on_conflict(error, args, kwargs)
 
     def _repeat(self, section: LockedTransaction, args: Args, kwargs: Kwargs) -> Any:
-        """Hold the lock, and so the token, around as many transactions as it takes until one commits.
-
-        A lock that ends with its transaction is acquired in each of them instead.
-        """
+        """Hold the lock, and so the token, around as many transactions as it takes until one commits."""
+        # A lock that ends with its transaction is acquired in each of them instead.
         retries, held = self.options.retries, None
         with ExitStack() as hold:
             if enclosing_locked_transaction(section):
@@ -343,7 +318,7 @@ class LockedCall:
                 if lock.transaction_on is None:
                     try:
                         held = hold.enter_context(holding(lock, release=self.options.release))
-                    except (LockNotAcquired, BackendUnavailable) as error:
+                    except (exceptions.LockNotAcquired, exceptions.BackendUnavailable) as error:
                         return self._on_conflict(error, args, kwargs)
             return retried(partial(self._attempt, section, args, kwargs, held), retries, section.committed)
 
@@ -360,7 +335,7 @@ class LockedCall:
                 _refuse_unfinished(self.function, result)
                 section.returned = True
                 return self._stored_or_refused(result)
-        except (LockNotAcquired, BackendUnavailable) as error:
+        except (exceptions.LockNotAcquired, exceptions.BackendUnavailable) as error:
             if entered:
                 raise
             return self._on_conflict(error, args, kwargs)
@@ -383,11 +358,9 @@ class LockedCall:
         return lock
 
     def _stored_or_refused(self, result: Any) -> Any:
-        """Let a view's own refusal out of the transaction that it has had rolled back.
-
-        What was written before an exception that Django REST framework answers must go too: it rolls back
-        under ATOMIC_REQUESTS only, and the view was taken out of that.
-        """
+        """Let a view's own refusal out of the transaction that it has had rolled back."""
+        # What was written before an exception that Django REST framework answers must go too: it rolls back
+        # under ATOMIC_REQUESTS only, and the view was taken out of that.
         if self._atomic and isinstance(result, HttpResponseBase) and result.status_code >= 400:
             answered = getattr(result, "exception", False)
             if answered or any(silent_rollback(connections[alias]) for alias in self._aliases):
@@ -400,7 +373,7 @@ class LockedCall:
         """Return the wrapper of a coroutine function."""
         for name in ("atomic", "fenced", "retries"):
             if value := getattr(self.options, name):
-                raise LockTransactionError(
+                raise exceptions.LockTransactionError(
                     f"{name}={value!r} on the async function {dotted_path(self.function)}: Django has no"
                     " transactions in async code; put the database work into a synchronous function,"
                     " decorate that, and call it through sync_to_async"
@@ -412,7 +385,7 @@ class LockedCall:
                 try:
                     return await self._aattempt(names, args, kwargs)
                 except _KeysChanged as change:
-                    names = change.names
+                    names = change.args
             return await _awaited(self._on_conflict(self._keeps_changing(names), args, kwargs))
 
         return locked
@@ -428,18 +401,19 @@ class LockedCall:
                 result = await self.function(*args, **kwargs)
                 _refuse_unfinished(self.function, result)
                 return result
-        except (LockNotAcquired, BackendUnavailable) as error:
+        except (exceptions.LockNotAcquired, exceptions.BackendUnavailable) as error:
             if entered:
                 raise
             return await _awaited(self._on_conflict(error, args, kwargs))
 
     # conflicts
 
-    def _keeps_changing(self, names: Sequence[str]) -> LockNotAcquired:
+    def _keeps_changing(self, names: Sequence[str]) -> exceptions.LockNotAcquired:
         reason = "its keys changed twice while it waited for them"
-        return LockNotAcquired(", ".join(names), waited=0.0, backend=self.options.backend, reason=reason)
+        which, where = ", ".join(names), self.options.backend
+        return exceptions.LockNotAcquired(which, waited=0.0, backend=where, reason=reason)
 
-    def _on_conflict(self, error: LockError, args: Args, kwargs: Kwargs) -> Any:
+    def _on_conflict(self, error: exceptions.LockError, args: Args, kwargs: Kwargs) -> Any:
         """Do what the policy says instead of running the function."""
         policy = self.options.policy()
         if callable(policy):
@@ -449,7 +423,7 @@ class LockedCall:
         if request := request_of(args, kwargs):
             return conflict_response(request, error, until_expiry=not self.options.release)
         if policy == "skip":
-            if isinstance(error, LockNotAcquired):
+            if isinstance(error, exceptions.LockNotAcquired):
                 return None
         elif task := running_task(self.function):
             task.retry(error, self.options.retry_for)
@@ -457,22 +431,16 @@ class LockedCall:
 
 
 class _KeysChanged(Exception):
-    """Ends a section whose locks are not, or no more, the ones that the call needs."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
+    """Ends a section whose locks are not, or no more, the ones that the call needs: these names."""
 
 
 def _refuse_others(held: Collection[str], needed: tuple[str, ...]) -> None:
     if not set(needed) <= set(held):
-        raise _KeysChanged(needed)
+        raise _KeysChanged(*needed)
 
 
 class _Refusal(Exception):
     """Carries a view's own refusal (400 and above) out of a transaction that it has had rolled back."""
-
-    def __init__(self, response: Any) -> None:
-        self.response = response
 
 
 @asynccontextmanager
@@ -498,13 +466,11 @@ async def _awaited(answer: Any) -> Any:
 
 def _refuse_unfinished(function: Callable[..., Any], result: Any) -> None:
     """A generator, a coroutine or a streaming response does its work after the lock was released."""
-    if result is None:
-        return
     if not (result.streaming if isinstance(result, HttpResponseBase) else isinstance(result, UNFINISHED)):
         return
     if not inspect.isasyncgen(result) and hasattr(result, "close"):
         result.close()
-    raise LockTransactionError(
+    raise exceptions.LockTransactionError(
         f"{dotted_path(function)} returned a {type(result).__name__}, whose work is done after the lock was"
         " released; finish the work inside (return a list, an HttpResponse, an awaited result), or lock where"
         " it is consumed"

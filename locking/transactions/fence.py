@@ -8,35 +8,30 @@ next holder's transaction out, so what is read behind the fence can't be overtak
 
 from __future__ import annotations
 
+import logging
 import secrets
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
-from django.db import OperationalError, ProgrammingError, connections
+from django.db import Error, OperationalError, ProgrammingError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import atomic
 
 from locking.core.lease import Lease, SingleLease
 from locking.exceptions import LockNotAcquired, LockNotSupported, StaleFencingToken
-from locking.transactions.commit_probe import CommitMarker
-from locking.utils.clock import now
-from locking.utils.databases import (
-    VENDORS,
-    fence_name,
-    limit_waits,
-    refuse_snapshots,
-    restore_waits,
-    timestamp,
-    was_locked_out,
-)
+from locking.utils import databases
+from locking.utils.clock import jittered, now
 
 __all__ = ["forbid"]
 
-SHORTEST_TIMEOUT: Final = 1.0
-"""Seconds; below it an ordinary pause would count as a frozen holder."""
+logger = logging.getLogger(__name__)
+
+SHORTEST_TIMEOUT: Final = 1.0  # seconds; below it an ordinary pause would count as a frozen holder
 
 UPSERT: Final = """
 INSERT INTO locking_fence (name, token, owner, mark, updated_at) VALUES (%s, %s, %s, %s, %s)
@@ -67,7 +62,7 @@ def require_fence(aliases: Iterable[str]) -> None:
             "fenced=True keeps the tokens in a table: add 'locking' to INSTALLED_APPS, then manage.py migrate"
         )
     for alias in aliases:
-        if connections[alias].vendor not in VENDORS:
+        if connections[alias].vendor not in databases.VENDORS:
             raise LockNotSupported(
                 f"fenced=True: the database {alias!r} is {connections[alias].display_name}; the fence"
                 " supports PostgreSQL, MySQL, MariaDB and SQLite; check lease.fencing_token yourself instead"
@@ -81,50 +76,36 @@ def fence_timeout(lease: SingleLease) -> float:
 
 
 def prepare(alias: str, lease: Lease) -> None:
-    """Do what must be done before the transaction begins: MySQL's rows are made beforehand.
-
-    Made inside, two transactions that make the same row would deadlock, and ON DUPLICATE KEY couldn't tell a
-    stale token from a fresh one.
-    """
+    """Do what must be done before the transaction begins: MySQL's rows are made beforehand."""
+    # Made inside, two transactions that make the same row would deadlock, and ON DUPLICATE KEY couldn't tell
+    # a stale token from a fresh one.
     connection = connections[alias]
     if connection.vendor != "mysql":
         return
-    names = [fence_name(single.key, connection.vendor) for single in lease.leases]
+    names = [databases.fence_name(single.key, "mysql") for single in lease.leases]
     with connection.cursor() as cursor, _explained(connection):
         cursor.execute("SELECT name FROM locking_fence WHERE name IN %s", [names])
         present = {row[0] for row in cursor.fetchall()}
         for name in names:
             if name not in present:
-                cursor.execute(MAKE, [name, timestamp(connection)])
+                cursor.execute(MAKE, [name, databases.timestamp(connection)])
 
 
 def advance(alias: str, lease: Lease) -> CommitMarker:
-    """Put this lease's tokens into the fence: the first statements of a transaction, before anything is read.
-
-    Args:
-        alias: the database; its outermost atomic block has just been entered, nothing was read in it.
-        lease: of one name or several; their rows are taken in sorted order, one at a time.
-
-    Returns:
-        What tells later whether the transaction was committed.
-
-    Raises:
-        StaleFencingToken: a newer holder was here; the lease counts as lost from now on.
-        LockNotAcquired: the transaction of an older holder is still open, and didn't end in time.
-        LockTransactionError: an isolation level under which the fence wouldn't hold.
-    """
+    """Put this lease's tokens into the fence, before anything is read; return what tells of the COMMIT."""
+    # The rows of several names are taken in sorted order, one at a time.
     connection, mark = connections[alias], secrets.token_hex(16)
     timeout = min(fence_timeout(single) for single in lease.leases)
     with _explained(connection):
-        refuse_snapshots(connection)
-        limit_waits(connection, timeout)
+        databases.refuse_snapshots(connection)
+        databases.limit_waits(connection, timeout)
         try:
             for single in lease.leases:
                 _advance_one(connection, single, mark)
         finally:
-            restore_waits(connection)
+            databases.restore_waits(connection)
     first = lease.leases[0]
-    return CommitMarker(alias, fence_name(first.key, connection.vendor), first.token, mark, timeout)
+    return CommitMarker(alias, databases.fence_name(first.key, connection.vendor), first.token, mark, timeout)
 
 
 def _advance_one(connection: BaseDatabaseWrapper, lease: SingleLease, mark: str) -> None:
@@ -132,7 +113,7 @@ def _advance_one(connection: BaseDatabaseWrapper, lease: SingleLease, mark: str)
     try:
         fresh = _write(connection, lease.key, lease.token, lease.owner, mark)
     except OperationalError as error:
-        if not was_locked_out(error):
+        if not databases.was_locked_out(error):
             raise
         raise LockNotAcquired(
             lease.name,
@@ -144,7 +125,7 @@ def _advance_one(connection: BaseDatabaseWrapper, lease: SingleLease, mark: str)
     if fresh:
         return
     with connection.cursor() as cursor:
-        name = fence_name(lease.key, connection.vendor)
+        name = databases.fence_name(lease.key, connection.vendor)
         cursor.execute("SELECT token FROM locking_fence WHERE name = %s", [name])
         (seen,) = cursor.fetchone()
     lease.lose()
@@ -156,7 +137,7 @@ def _advance_one(connection: BaseDatabaseWrapper, lease: SingleLease, mark: str)
 
 def _write(connection: BaseDatabaseWrapper, key: str, token: int, owner: str, mark: str) -> bool:
     """Write the row where the rule allows it; always a physical change, so that snapshots notice it."""
-    name, at = fence_name(key, connection.vendor), timestamp(connection)
+    name, at = databases.fence_name(key, connection.vendor), databases.timestamp(connection)
     with connection.cursor() as cursor:
         if connection.vendor == "mysql":
             cursor.execute(UPDATE, [token, owner, mark, at, name, token, token, owner])
@@ -184,13 +165,13 @@ def forbid(key: str, token: int, using: str = "default") -> bool:
         True
     """
     connection = connections[using]
-    name = fence_name(key, connection.vendor)
+    name = databases.fence_name(key, connection.vendor)
     with atomic(using), connection.cursor() as cursor:
         if connection.vendor == "mysql":
-            cursor.execute(MAKE, [name, timestamp(connection)])
+            cursor.execute(MAKE, [name, databases.timestamp(connection)])
             cursor.execute(FORBID_MADE, [token, name, token])
         else:
-            cursor.execute(FORBID, [name, token, timestamp(connection)])
+            cursor.execute(FORBID, [name, token, databases.timestamp(connection)])
         return bool(cursor.rowcount == 1)
 
 
@@ -204,3 +185,70 @@ def _explained(connection: BaseDatabaseWrapper) -> Iterator[None]:
             f"fenced=True needs the table of the app locking: manage.py migrate --database {connection.alias}"
         )
         raise
+
+
+# --- what became of a COMMIT whose answer was lost: the row has the mark of the last transaction ------------
+
+TRIES: Final = 5  # how often a database that doesn't answer is asked, over about a second and a half
+
+# Touches the row without changing it: unlike a SELECT it also waits for a row that is just being inserted.
+TOUCH: Final = """
+INSERT INTO locking_fence (name, token, owner, mark, updated_at) VALUES (%s, 0, '', '', %s)
+ON CONFLICT (name) DO UPDATE SET mark = locking_fence.mark RETURNING token, mark
+"""
+LOCK: Final = "SELECT token, mark FROM locking_fence WHERE name = %s FOR UPDATE"
+
+NOTHING: Final = "the fence row says that nothing was committed"
+UNSETTLED: Final = "whether it was committed isn't known: the fence row couldn't tell"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMarker:
+    """The row that tells whether a transaction was committed; its mark is of this transaction alone."""
+
+    alias: str
+    name: str
+    token: int
+    mark: str
+    timeout: float
+
+    def was_committed(self) -> bool | None:
+        """Ask over a new connection, which waits for the transaction's end; None: a newer holder was here."""
+        connection = connections[self.alias].copy()
+        # The connections of Django's pool broke with the one that was lost. The options are the copy's own.
+        connection.settings_dict["OPTIONS"].pop("pool", None)
+        with closing(connection):
+            connection.set_autocommit(False)
+            try:
+                databases.limit_waits(connection, self.timeout)
+                with connection.cursor() as cursor:
+                    if connection.vendor == "mysql":
+                        cursor.execute(LOCK, [self.name])
+                    else:
+                        cursor.execute(TOUCH, [self.name, databases.timestamp(connection)])
+                    token, mark = cursor.fetchone()
+            finally:
+                if connection.connection is not None and connection.is_usable():
+                    connection.rollback()
+        if mark == self.mark:
+            return True
+        return None if token > self.token else False
+
+
+def resolve(marker: CommitMarker, error: Error) -> bool | None:
+    """Return whether a COMMIT that ended in `error` took effect, None if unknown; a note says if not."""
+    committed = None
+    for attempt in range(TRIES):
+        try:
+            committed = marker.was_committed()
+            break
+        except Error as silence:
+            logger.warning("can't tell yet what became of a COMMIT on %r: %s", marker.alias, silence)
+            if databases.was_locked_out(silence):
+                break  # it was waited for long enough
+        time.sleep(jittered(attempt, first=0.1, cap=1.0))
+    if committed:
+        logger.warning("the answer to a COMMIT on database %r was lost; it was committed", marker.alias)
+    else:
+        error.add_note(NOTHING if committed is False else UNSETTLED)
+    return committed

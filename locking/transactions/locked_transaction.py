@@ -20,7 +20,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic, atomic
 
 from locking.core.kinds import lock_of
-from locking.core.lease import Lease, SingleLease
+from locking.core.lease import Lease
 from locking.core.lock import Lock
 from locking.core.open_transactions import (
     connections_in_transaction,
@@ -31,19 +31,11 @@ from locking.core.open_transactions import (
 )
 from locking.core.options import LockOptions, options_of
 from locking.exceptions import LockLost, LockNotSupported, LockTransactionError
-from locking.keys.builder import dotted_path
 from locking.keys.names import OnOpenTransaction, check_names
+from locking.keys.template import dotted_path
 from locking.transactions import fence
-from locking.transactions.commit_probe import CommitMarker, resolve
+from locking.utils import databases
 from locking.utils.clock import jittered
-from locking.utils.databases import (
-    inside_test_case,
-    may_still_commit,
-    noting_rollbacks,
-    reply_was_lost,
-    stood_idle,
-    was_overtaken,
-)
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -120,59 +112,43 @@ def _locked_transaction(
 
 @dataclass(slots=True, eq=False)
 class LockedTransaction:
-    """A locked transaction: what it holds, and where it commits.
-
-    Attributes:
-        names: what is locked.
-        aliases: the databases, in the order in which their transactions begin; they commit in reverse.
-        scope: the alias in `LOCKING`, and the kind where it isn't an ordinary lock.
-        fenced: whether each database checks the fencing token.
-        connections: this thread's, to those databases.
-        lease: of the lock, once it is held.
-        committed: the databases whose COMMIT has succeeded so far.
-        returned: whether a decorated function has: what is raised from then on isn't its own.
-    """
+    """A locked transaction: what it holds, and where it commits."""
 
     names: frozenset[str]
-    aliases: tuple[str, ...]
-    scope: str
+    aliases: tuple[str, ...]  # in the order in which the transactions begin; they commit in reverse
+    scope: str  # the alias in `LOCKING`, and the kind where it isn't an ordinary lock
     fenced: bool = False
-    committed: list[str] = field(default_factory=list)
-    returned: bool = False
+    committed: list[str] = field(default_factory=list)  # the databases whose COMMIT has succeeded so far
+    returned: bool = False  # a decorated function has: what is raised from then on isn't its own
     connections: tuple[BaseDatabaseWrapper, ...] = field(init=False)
-    lease: Lease = field(init=False)
+    lease: Lease = field(init=False)  # once the lock is held
 
     def __post_init__(self) -> None:
         self.connections = connections_to(self.aliases)
 
     def covers(self, other: LockedTransaction) -> bool:
-        """Whether all that `other` asks for is held until this one's own commits are through.
-
-        A write lock covers the read lock of its name. Every acquisition of a semaphore is another permit, so
-        none covers another.
-        """
+        """Whether all that `other` asks for is held until this one's own commits are through."""
+        # A write lock covers the read lock of its name. Every acquisition of a semaphore is another permit.
         held = (self.scope, self.scope.replace("/write", "/read"))
         same = other.scope in held and not other.scope.endswith("/semaphore")
         return same and self.names >= other.names and {*self.aliases} >= {*other.aliases}
 
 
 class LockedAtomic(Atomic):
-    """The outermost atomic block of a locked transaction; it remembers which, for whatever nests in it.
+    """The outermost atomic block of a locked transaction; it remembers which, for whatever nests in it."""
 
-    It notes its COMMIT in the section: an error that follows is no rollback. One without an answer leaves the
-    lock to its ttl; with a fence it also finds out what became of it.
-    """
-
+    # It notes its COMMIT in the section: an error that follows is no rollback. One without an answer leaves
+    # the lock to its ttl; with a fence it also finds out what became of it.
     def __init__(self, connection: BaseDatabaseWrapper, section: LockedTransaction) -> None:
         super().__init__(connection.alias, savepoint=True, durable=True)
         self.alias, self.section, self.connection = connection.alias, section, connection
-        self.marker: CommitMarker | None = None
+        self.marker: fence.CommitMarker | None = None
         self.answered = False
 
     def raise_fence(self) -> None:
         """Advance the fence: the first statement of this transaction."""
         marker = fence.advance(self.alias, self.section.lease)
-        if not inside_test_case(self.connection):
+        if not databases.inside_test_case(self.connection):
             self.marker = marker
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -203,17 +179,16 @@ class LockedAtomic(Atomic):
                 own["_commit"] = before
 
     def _commit(self, commit: Callable[[], Any]) -> None:
-        """Have Django commit, and note that in the leases until the server's answer.
-
-        Where something else ends the wait for it, such as what a signal's handler raises, the server may
-        still be at work: see `SingleLease.unsettled`.
-        """
-        for single in self._leases():
-            single.unsettled.add(self)  # before it is sent, for a signal may come at any moment
+        """Have Django commit, and note that in the leases until the server's answer."""
+        # Where something else ends the wait for it, such as what a signal's handler raises, the server may
+        # still be at work: see `SingleLease.unsettled`.
+        for single in self.section.lease.leases:
+            if single.backend.transaction_on is None:  # else the database ends the lock with the COMMIT
+                single.unsettled.add(self)  # before it is sent, for a signal may come at any moment
         try:
             commit()
         except BaseException as error:
-            if may_still_commit(self.connection, error):
+            if databases.may_still_commit(self.connection, error):
                 with suppress(Error):  # else Django fails as it puts autocommit back, and that hides `error`
                     self.connection.close()
             else:
@@ -222,13 +197,9 @@ class LockedAtomic(Atomic):
         self._settle()
         self._note_commit()
 
-    def _leases(self) -> list[SingleLease]:
-        """Return the leases of the single names, but for locks that the database ends with the COMMIT."""
-        return [single for single in self.section.lease.leases if single.backend.transaction_on is None]
-
     def _settle(self) -> None:
         """Note that the server is done with the COMMIT, whatever became of it."""
-        for single in self._leases():
+        for single in self.section.lease.leases:
             single.unsettled.discard(self)
 
     def _note_commit(self) -> None:
@@ -237,7 +208,7 @@ class LockedAtomic(Atomic):
             self.section.committed.append(self.alias)
 
     def _raise_if_idle(self, error: BaseException) -> None:
-        if self.marker is not None and not self.answered and stood_idle(error):
+        if self.marker is not None and not self.answered and databases.code_of(error) == databases.STOOD_IDLE:
             raise LockLost(
                 f"the database {self.alias!r} ended the transaction, because its holder did nothing in it for"
                 " longer than FENCE_TIMEOUT (by default the ttl): another may hold the lock now, and nothing"
@@ -245,9 +216,9 @@ class LockedAtomic(Atomic):
             ) from error
 
     def _was_committed_after_all(self, error: Error) -> bool:
-        if self.marker is None or self.answered or not reply_was_lost(error):
+        if self.marker is None or self.answered or not databases.reply_was_lost(error):
             return False
-        committed = resolve(self.marker, error)
+        committed = fence.resolve(self.marker, error)
         if committed is not None:
             self._settle()
         return bool(committed)
@@ -262,18 +233,10 @@ def transaction_under(
     on_open_transaction: OnOpenTransaction = "refuse",
     held: Lease | None = None,
 ) -> Iterator[Lease]:
-    """Run a block in the order lock, BEGIN, fence, body, COMMIT, release.
-
-    A lock that ends with its transaction comes after BEGIN instead, and COMMIT is its release; its database
-    is the outermost, whose commit is the last. `on_commit` hooks run after the release then.
-
-    Args:
-        lock: what to hold.
-        section: for what, and where it commits; it gets the lease, and each database that has committed.
-        release: False leaves the lock to its ttl.
-        on_open_transaction: see `locked_transaction`.
-        held: the lease of the lock where the caller holds it already, and releases it.
-    """
+    """Run a block in the order lock, BEGIN, fence, body, COMMIT, release."""
+    # A lock that ends with its transaction comes after BEGIN instead, and COMMIT is its release; its database
+    # is the outermost, whose commit is the last. `on_commit` hooks run after the release then. A lock that is
+    # `held` already is released by the caller.
     if lock.transaction_on is not None and not release:
         raise LockNotSupported(
             f"the lock {lock.name!r} ends with its transaction on the database {lock.transaction_on!r}, so it"
@@ -314,8 +277,8 @@ def transaction_under(
 
 def _say_what_was_committed(error: BaseException, aliases: Sequence[str]) -> None:
     if aliases:
-        databases = "databases" if len(aliases) > 1 else "database"
-        error.add_note(f"raised after COMMIT on the {databases} {shown(aliases)}: that work is stored")
+        where = "databases" if len(aliases) > 1 else "database"
+        error.add_note(f"raised after COMMIT on the {where} {shown(aliases)}: that work is stored")
 
 
 def _beginning_with(lock: Lock, section: LockedTransaction) -> tuple[BaseDatabaseWrapper, ...]:
@@ -330,11 +293,9 @@ def _beginning_with(lock: Lock, section: LockedTransaction) -> tuple[BaseDatabas
 
 
 def _begin(section: LockedTransaction) -> ExitStack:
-    """Begin the transactions and raise their fences before anything is read; COMMIT is the end of the block.
-
-    A fence that was overtaken begins again: stricter isolation levels answer so to a transaction that had to
-    wait. Nothing was read yet, so nothing changes for the body.
-    """
+    """Begin the transactions and raise their fences; COMMIT is the end of the block."""
+    # A fence that was overtaken begins again: stricter isolation levels answer so to a transaction that had
+    # to wait. Nothing was read yet, so nothing changes for the body.
     if not section.fenced:
         return _begin_once(section)
     for alias in section.aliases:
@@ -355,14 +316,12 @@ def _begin_once(section: LockedTransaction) -> ExitStack:
 
 
 def retried(step: Callable[[], T], tries: int, committed: Sequence[str]) -> T:
-    """Repeat a step while the database gives its transaction up for another's sake, unless something is
-    `committed`.
-    """
+    """Repeat a step that the database gives up for another's sake, unless something is `committed`."""
     for attempt in range(tries):
         try:
             return step()
         except DatabaseError as error:
-            if committed or not was_overtaken(error):
+            if committed or not databases.was_overtaken(error):
                 raise
         time.sleep(jittered(attempt))
     return step()
@@ -402,11 +361,7 @@ def database_aliases(using: object) -> tuple[str, ...]:
 
 
 def enclosing_locked_transaction(section: LockedTransaction) -> LockedTransaction | None:
-    """Return the locked transaction around the caller that holds all of this until its commit, if any.
-
-    Raises:
-        LockTransactionError: this one is fenced and that one isn't.
-    """
+    """Return the locked transaction around the caller that holds all of this until its commit, if any."""
     found = {section_of(connection) for connection in section.connections}
     outer: LockedTransaction | None = found.pop()
     if found or outer is None or not outer.covers(section):
@@ -428,14 +383,12 @@ def _note_rollbacks(stack: ExitStack, on: Sequence[BaseDatabaseWrapper]) -> None
     """Notice, until the stack ends, an error by which a database has rolled everything back."""
     for connection in on:
         if connection.vendor != "postgresql":  # it refuses whatever follows
-            stack.enter_context(noting_rollbacks(connection))
+            stack.enter_context(connection.execute_wrapper(databases.note_rollback))
 
 
 def refuse_silent_rollbacks(on: Sequence[BaseDatabaseWrapper]) -> None:
-    """Raise where a transaction will be rolled back although its body has raised nothing.
-
-    Django ends such a block without an error and without the data, which must not pass for success.
-    """
+    """Raise where a transaction will be rolled back although its body has raised nothing."""
+    # Django ends such a block without an error and without the data, which must not pass for success.
     for connection in on:
         if reason := silent_rollback(connection):
             raise LockTransactionError(

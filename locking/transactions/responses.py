@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from functools import cache
@@ -9,21 +10,13 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.template import Context, Engine, Template, TemplateDoesNotExist
 from django.template.loader import render_to_string
 from django.utils.translation import gettext_lazy as _
 
+from locking import exceptions
 from locking.core.handler import locks
-from locking.exceptions import (
-    BackendError,
-    LockError,
-    LockExpired,
-    LockLost,
-    LockNotAcquired,
-    StaleFencingToken,
-    TooManyWaiters,
-)
 from locking.utils.logs import log_rarely
 
 logger = logging.getLogger(__name__)
@@ -34,20 +27,19 @@ BUSY: Final = _("Someone else is working on this right now. Please try again in 
 LATE: Final = _("This took too long, and nothing was saved. Please try again in a moment.")
 DOWN: Final = _("This can't be done safely right now. Please try again in a moment.")
 KINDS: Final[tuple[tuple[Any, HTTPStatus, str, Any], ...]] = (
-    (TooManyWaiters, HTTPStatus.SERVICE_UNAVAILABLE, "crowded", DOWN),
-    (BackendError, HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", DOWN),
-    (LockExpired, HTTPStatus.CONFLICT, "expired", LATE),
-    ((LockLost, StaleFencingToken), HTTPStatus.CONFLICT, "lost", LATE),
-    (LockError, HTTPStatus.CONFLICT, "busy", BUSY),
+    (exceptions.TooManyWaiters, HTTPStatus.SERVICE_UNAVAILABLE, "crowded", DOWN),
+    (exceptions.BackendError, HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", DOWN),
+    (exceptions.LockExpired, HTTPStatus.CONFLICT, "expired", LATE),
+    ((exceptions.LockLost, exceptions.StaleFencingToken), HTTPStatus.CONFLICT, "lost", LATE),
+    (exceptions.LockError, HTTPStatus.CONFLICT, "busy", BUSY),
 )
 """By the first that an error is one of: the status of the answer, what its `type` ends with, and its text."""
 
-UNKNOWN_WAIT: Final = 5.0
-"""Seconds in Retry-After when it isn't known how long the lock will be held."""
+UNKNOWN_WAIT: Final = 5.0  # seconds in Retry-After when it isn't known how long the lock will be held
 
 
 def conflict_response(
-    request: HttpRequest, error: LockError, message: Any = None, *, until_expiry: bool = False
+    request: HttpRequest, error: exceptions.LockError, message: Any = None, *, until_expiry: bool = False
 ) -> HttpResponse:
     """Answer a request whose lock could not be acquired, or was lost.
 
@@ -72,7 +64,9 @@ def conflict_response(
     detail = str(text if message is None else message)
     types = [PROBLEM, "application/json", "text/html", "application/xhtml+xml"]
     if "json" in (request.get_preferred_type(types) or PROBLEM):
-        response = _problem(kind, status, detail, retry_after)
+        body = {"type": f"urn:holdfast:problem:lock-{kind}", "title": status.phrase, "status": int(status)}
+        text = json.dumps(body | {"detail": detail, "retry_after": retry_after}, ensure_ascii=False)
+        response = HttpResponse(text, status=status, content_type=PROBLEM)
     else:
         response = _page(request, status, detail, retry_after)
     response["Retry-After"] = str(retry_after)
@@ -80,13 +74,11 @@ def conflict_response(
     return response
 
 
-def _seconds(error: LockError, *, until_expiry: bool) -> float:
-    """Return when a repeated request will probably find the lock free.
-
-    That is the time for which such locks were held lately, not the rest of the lease: a holder mostly
-    releases its lock long before, and a renewed lease never comes to its end.
-    """
-    if not isinstance(error, LockNotAcquired):
+def _seconds(error: exceptions.LockError, *, until_expiry: bool) -> float:
+    """Return when a repeated request will probably find the lock free."""
+    # That is the time for which such locks were held lately, not the rest of the lease: a holder mostly
+    # releases its lock long before, and a renewed lease never comes to its end.
+    if not isinstance(error, exceptions.LockNotAcquired):
         return UNKNOWN_WAIT
     left = math.inf if error.retry_after is None else error.retry_after
     if until_expiry and left < math.inf:
@@ -95,17 +87,6 @@ def _seconds(error: LockError, *, until_expiry: bool) -> float:
     if chosen is not None:
         return chosen
     return min(left, UNKNOWN_WAIT if error.estimate is None else error.estimate)
-
-
-def _problem(kind: str, status: HTTPStatus, detail: str, retry_after: int) -> HttpResponse:
-    body = {
-        "type": f"urn:holdfast:problem:lock-{kind}",
-        "title": status.phrase,
-        "status": int(status),
-        "detail": detail,
-        "retry_after": retry_after,
-    }
-    return JsonResponse(body, status=status, content_type=PROBLEM, json_dumps_params={"ensure_ascii": False})
 
 
 def _page(request: HttpRequest, status: HTTPStatus, detail: str, retry_after: int) -> HttpResponse:

@@ -29,17 +29,13 @@ class RunningTask(Protocol):
 FindTask = Callable[[Callable[..., Any]], RunningTask | None]
 """Returns the task that is running if a function is its body, and not merely called by it."""
 
-_adapters: Final[dict[str, Callable[[], FindTask]]] = {}
-
-
-def register(module: str, load: Callable[[], FindTask]) -> None:
-    """Register a task queue: `load` is called where its `module` is in use."""
-    _adapters[module] = load
+ADAPTERS: Final[dict[str, Callable[[], FindTask]]] = {}
+"""By the module of a task queue, what loads its adapter where that module is in use."""
 
 
 def running_task(function: Callable[..., Any]) -> RunningTask | None:
     """Return the task that is running, if `function` is its body and not merely called by it."""
-    for module, load in _adapters.items():
+    for module, load in ADAPTERS.items():
         if module in sys.modules and (task := load()(function)) is not None:
             return task
     return None

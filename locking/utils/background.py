@@ -24,28 +24,16 @@ from locking.utils.clock import now
 
 logger = logging.getLogger(__name__)
 
-RETRY_PAUSE: Final = 0.5
-"""Seconds until a step that raised is called again."""
-
-LONGEST_PAUSE: Final = 3600.0
-"""Seconds that a worker sleeps at most: a condition cannot wait for an infinite time."""
-
-CANNOT_START: Final = (RuntimeError, MemoryError)
-"""What `Thread.start` raises when the system has no thread left, or when the interpreter is shutting down."""
-
-
-# --- forks ------------------------------------------------------------------------------------------------
+RETRY_PAUSE: Final = 0.5  # seconds until a step that raised is called again
+LONGEST_PAUSE: Final = 3600.0  # seconds of sleep: a condition cannot wait for an infinite time
+CANNOT_START: Final = (RuntimeError, MemoryError)  # raised where no thread is left, or the interpreter ends
 
 Reset = Callable[[], object]
 _RESETS: Final[dict[Callable[[], Reset | None], None]] = {}
 
 
 def after_fork(reset: Reset) -> None:
-    """Call `reset` in every forked child; without effect where the system cannot fork, such as Windows.
-
-    Args:
-        reset: a function, or a method of an object, which this does not keep alive.
-    """
+    """Call `reset`, a function or a method of an object that this does not keep alive, in a forked child."""
     if isinstance(reset, MethodType):
         resets = _RESETS  # at the interpreter's end the module may have lost its names before the object goes
         _RESETS[WeakMethod(reset, lambda gone: resets.pop(gone, None))] = None
@@ -54,9 +42,8 @@ def after_fork(reset: Reset) -> None:
 
 
 def _reset_all() -> None:
-    """Run every reset in a forked child. All objects stay alive until the last has run: they refer to each
-    other, and one that is collected too early would close its parent's connections.
-    """
+    # All objects stay alive until the last has run: they refer to each other, and one that is collected too
+    # early would close its parent's connections.
     for reset in [found for get in list(_RESETS) if (found := get()) is not None]:
         try:
             reset()
@@ -67,22 +54,12 @@ def _reset_all() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_all)
 
-
-# --- threads ----------------------------------------------------------------------------------------------
-
 Step = Callable[[], float | None]
 
 
 def start_thread(name: str, run: Callable[[], object]) -> threading.Thread | None:
-    """Run `run` in a new daemon thread and return that.
-
-    Args:
-        name: begins with a kind of thread, see above; `ps -L` shows its first 15 characters.
-        run: its database connections are closed behind it.
-
-    Returns:
-        None where the system has no thread left, which is logged; never raises.
-    """
+    """Run `run` in a new daemon thread and close its database connections behind it."""
+    # Returns None where the system has no thread left, which is logged; never raises.
 
     def run_and_close() -> None:
         with suppress(OSError):  # only Linux has it
@@ -104,11 +81,9 @@ def start_thread(name: str, run: Callable[[], object]) -> threading.Thread | Non
 class Worker:
     """One background thread that starts with the first `wake` and ends when there is nothing left to do.
 
-    Args:
-        name: of the thread.
-        steps: each does what is due and returns the `clock.now()` of its next call; the thread ends when all
-            return None, unless a `wake` came meanwhile. What one raises is logged, and it is called again
-            after `RETRY_PAUSE`. A `wake` calls them all.
+    Each step does what is due and returns the `clock.now()` of its next call; the thread ends when all return
+    None, unless a `wake` came meanwhile. What one raises is logged, and it is called again after
+    `RETRY_PAUSE`. A `wake` calls them all.
     """
 
     def __init__(self, name: str, *steps: Step) -> None:
@@ -119,58 +94,41 @@ class Worker:
     def reset(self) -> None:
         """Start from nothing: a forked child has no such thread."""
         self._changed = threading.Condition(threading.Lock())
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
         self._wanted = self._sleeps_until = math.inf
 
-    @property
-    def running(self) -> bool:
-        """Whether the thread has started and has not ended."""
-        return self._thread is not None
-
-    def runs_here(self) -> bool:
-        """Whether the caller is the worker's own thread."""
-        return self._thread is threading.current_thread()
-
     def wake(self, at: float = -math.inf) -> bool:
-        """Have the step called at `at` (`clock.now()`) at the latest; without it, at once.
-
-        Returns:
-            False when the thread cannot start, which is logged. The next `wake` tries again.
-        """
+        """Have the steps called at `at` (`clock.now()`) at the latest; False when the thread cannot start."""
         with self._changed:
             self._wanted = min(self._wanted, at)
             self._changed.notify_all()
-            if self._thread is None:
+            if self.thread is None:
                 self._sleeps_until = math.inf
-                self._thread = start_thread(self._name, self._run)
-            return self._thread is not None
+                self.thread = start_thread(self._name, self._run)
+            return self.thread is not None
 
     def wake_by(self, at: float) -> bool:
-        """`wake` for the hot path: takes no lock while the thread sleeps and wakes by then anyway.
-
-        While the step runs `_sleeps_until` is infinite, so that a wake-up for what the step has not seen
-        counts.
-        """
-        return (self._sleeps_until <= at and self._thread is not None) or self.wake(at)
+        """`wake` for the hot path: takes no lock while the thread sleeps and wakes by then anyway."""
+        return (self._sleeps_until <= at and self.thread is not None) or self.wake(at)
 
     def stop(self) -> None:
         """End the thread after the step that runs now; the next `wake` starts another."""
         with self._changed:
-            self._thread = None
+            self.thread = None
             self._changed.notify_all()
 
     def _run(self) -> None:
         me, due = threading.current_thread(), None
         with self._changed:
-            self._thread = me  # also where a signal's handler interrupted the start
+            self.thread = me  # also where a signal's handler interrupted the start
         try:
             while self._sleep_until(due, me):
                 times = [self._next_time(step) for step in self.steps]
                 due = min((time for time in times if time is not None), default=None)
         finally:
             with self._changed:
-                if self._thread is me:
-                    self._thread = None
+                if self.thread is me:
+                    self.thread = None
 
     def _next_time(self, step: Step) -> float | None:
         try:
@@ -182,13 +140,14 @@ class Worker:
     def _sleep_until(self, due: float | None, me: threading.Thread) -> bool:
         """Sleep until `due`, or until a `wake`; False ends the thread."""
         with self._changed:
-            while self._thread is me:
+            while self.thread is me:
                 moment = min(math.inf if due is None else due, self._wanted)
                 if due is None and moment == math.inf:
-                    self._thread = None
+                    self.thread = None
                     return False
                 self._sleeps_until = moment
                 if (pause := moment - now()) <= 0:
+                    # Infinite while the step runs: a `wake_by` for what it has not seen counts.
                     self._wanted = self._sleeps_until = math.inf
                     return True
                 self._changed.wait(min(pause, LONGEST_PAUSE))

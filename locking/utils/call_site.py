@@ -20,8 +20,7 @@ from typing import Any, Final, NamedTuple
 OURS: Final = (f"{Path(__file__).parent.parent}{os.sep}", contextlib.__file__)
 """Files of no interest begin so: this package, and what makes context managers of its functions."""
 
-LONGEST: Final = 200
-"""Characters of a path that are kept."""
+LONGEST: Final = 200  # characters of a path that are kept
 
 
 class CallSite(NamedTuple):
@@ -53,10 +52,8 @@ def caller_site() -> CallSite | None:
 
 
 def activity_of(context: object) -> str | None:
-    """Return the request or task in which a thread, or an asyncio task, is at work; None: neither is seen.
-
-    A request's path is shown, never its query or its body.
-    """
+    """Return the request or task in which a thread, or an asyncio task, is at work; None: neither is seen."""
+    # A request's path is shown, never its query or its body.
     for frame in _frames(context):
         code, local = frame.f_code, frame.f_locals
         if code.co_filename.endswith("django/core/handlers/base.py") and "request" in local:

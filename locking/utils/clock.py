@@ -22,12 +22,9 @@ _read = _clock()
 
 
 def now() -> float:
-    """Return seconds on the machine's boot clock; comparable between processes, meaningless as a date.
-
-    CLOCK_MONOTONIC stands still while a laptop or a virtual machine is suspended, Redis' clock does not, so a
-    lease counted by it could look alive after its end. CLOCK_BOOTTIME exists on Linux only; elsewhere
-    CLOCK_MONOTONIC is the best there is.
-    """
+    """Return seconds on the machine's boot clock; comparable between processes, meaningless as a date."""
+    # CLOCK_MONOTONIC stands still while a laptop or a virtual machine is suspended, Redis' clock does not: a
+    # lease counted by it could look alive after its end. CLOCK_BOOTTIME exists on Linux only.
     return _read()
 
 
@@ -37,10 +34,8 @@ def exponential(attempt: int, *, first: float = 0.005, cap: float = 0.25) -> flo
 
 
 def jittered(attempt: int, *, first: float = 0.005, cap: float = 0.25) -> float:
-    """Return an exponential pause with *equal jitter*: half of it fixed, half random.
-
-    Without the random half, waiters that were refused together would come back together. Source: M. Brooker,
-    "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
-    """
+    """Return an exponential pause with *equal jitter*: half of it fixed, half random."""
+    # Without the random half, waiters that were refused together would come back together. Source: M.
+    # Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
     pause = exponential(attempt, first=first, cap=cap)
     return pause / 2 + random.uniform(0, pause / 2)  # noqa: S311 - spreads load, hides nothing

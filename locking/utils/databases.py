@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final
 
 from django.db import DatabaseError, Error, InterfaceError, OperationalError
@@ -20,14 +19,13 @@ MAX_NAME: Final = 255
 
 OVERTAKEN: Final = frozenset({"40001", "40P01", 1213, 1020})
 """Serialization failures and deadlocks: the database rolled back, and the whole work may be done again."""
+# These end MySQL's transaction: a deadlock, a row changed under innodb_snapshot_isolation, no memory.
 ROLLED_BACK: Final = frozenset({1213, 1020, 1206})
-"""MySQL's errors that end the transaction, not only the statement: a deadlock, a row that changed under
-innodb_snapshot_isolation, and no memory left for row locks."""
 LOCKED_OUT: Final = frozenset({"55P03", 1205})
 CONNECTION_LOST: Final = frozenset({2006, 2013, 2055, 4031})
 SESSION_ENDED: Final = frozenset({"57P01", 4031})
 """The last words of a server that has ended a session: nothing of it is at work any more."""
-STOOD_IDLE: Final = "25P03"
+STOOD_IDLE: Final = "25P03"  # the database has ended a transaction that did nothing for too long
 PSYCOPG_IDLE: Final = 0  # TransactionStatus.IDLE, in psycopg 2 and 3 alike
 
 NO_SLOT: Final = {
@@ -45,10 +43,8 @@ MYSQL_NO_SLOT: Final[dict[object, str]] = {
 
 
 def fence_name(key: str, vendor: str) -> str:
-    """Return the primary key of a lock's fence row: the lock's key, or a hash where that wouldn't do.
-
-    MySQL compares without regard to case and trailing blanks: two locks would share a row there.
-    """
+    """Return the primary key of a lock's fence row: the lock's key, or a hash where that wouldn't do."""
+    # MySQL compares without regard to case and trailing blanks: two locks would share a row there.
     alphabet = r"[a-z0-9!-@\[-`{-~]+" if vendor == "mysql" else r"[^\x00]+"
     if len(key) <= MAX_NAME and re.fullmatch(alphabet, key):
         return key
@@ -74,10 +70,8 @@ def timestamp(connection: BaseDatabaseWrapper) -> Any:
 
 
 def limit_waits(connection: BaseDatabaseWrapper, seconds: float) -> None:
-    """Bound how long a frozen holder's transaction can block others: waiting, and idle.
-
-    SET takes no snapshot, so the fence stays the first statement that does.
-    """
+    """Bound how long a frozen holder's transaction can block others: waiting, and idle."""
+    # SET takes no snapshot, so the fence stays the first statement that does.
     if inside_test_case(connection):
         return  # they would last until the end of the test
     milliseconds = round(seconds * 1000)
@@ -125,21 +119,9 @@ def refuse_snapshots(connection: Any) -> None:
         )
 
 
-@contextmanager
-def noting_rollbacks(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Have Django know when an error of a statement has rolled back the whole transaction.
-
-    MySQL and SQLite do so with some errors, and run what comes next by itself. PostgreSQL refuses it.
-    """
-    connection.execute_wrappers.append(_note_rollback)
-    try:
-        yield
-    finally:
-        if _note_rollback in connection.execute_wrappers:
-            connection.execute_wrappers.remove(_note_rollback)
-
-
-def _note_rollback(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+def note_rollback(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+    """Wrap a statement: have Django know where its error has rolled back the whole transaction."""
+    # MySQL and SQLite do so with some errors, and run what comes next by itself. PostgreSQL refuses it.
     try:
         return execute(sql, params, many, context)
     except DatabaseError as error:
@@ -199,17 +181,10 @@ def may_still_commit(connection: BaseDatabaseWrapper, error: BaseException) -> b
 
 
 def setting_too_small(error: BaseException) -> str | None:
-    """Return which setting of the server left no slot for this connection; None for any other error.
-
-    libpq doesn't tell the SQLSTATE of a connection that was refused, so PostgreSQL's own texts are compared.
-    """
+    """Return which setting of the server left no slot for this connection; None for any other error."""
+    # libpq doesn't tell the SQLSTATE of a connection that was refused: PostgreSQL's own texts are compared.
     if not isinstance(error, OperationalError):
         return None
     code = code_of(error)
     texts = NO_SLOT.items() if not isinstance(code, int) else ()
     return MYSQL_NO_SLOT.get(code) or next((name for text, name in texts if text in str(error)), None)
-
-
-def stood_idle(error: BaseException) -> bool:
-    """Whether the database ended a transaction that did nothing for too long."""
-    return isinstance(error, Error) and code_of(error) == STOOD_IDLE

@@ -11,11 +11,8 @@ from typing import Final
 from locking.utils.background import after_fork
 from locking.utils.clock import now
 
-PERIOD: Final = 60.0
-"""Seconds between two records of one trouble."""
-
-MOST: Final = 1_000
-"""Troubles that are remembered; beyond that all are forgotten, and each is logged again."""
+PERIOD: Final = 60.0  # seconds between two records of one trouble
+MOST: Final = 1_000  # troubles that are remembered; beyond that all are forgotten, and each is logged again
 
 
 @dataclass(slots=True)
@@ -28,27 +25,15 @@ class _Trouble:
 TROUBLES: Final[dict[Hashable, _Trouble]] = {}
 """What is wrong at the moment; nearly always nothing, and then a caller needs no `available`."""
 _mutex = threading.Lock()
-
-
-def reset() -> None:
-    """Forget every trouble; a forked child logs its own."""
-    global _mutex
-    _mutex = threading.Lock()
-    TROUBLES.clear()
-
-
-after_fork(reset)
+after_fork(_mutex._at_fork_reinit)  # type: ignore[attr-defined]
+after_fork(TROUBLES.clear)  # a forked child logs its own
 
 
 def log_rarely(
     logger: logging.Logger, level: int, trouble: Hashable, message: str, *values: object, **fields: object
 ) -> None:
-    """Log a record, unless one of the same trouble was logged within the last minute.
-
-    Args:
-        trouble: what is the same trouble, such as the alias of a backend that does not answer.
-        fields: attributes of the record, beside `lock_repeated`: how many records were left out before.
-    """
+    """Log a record with these `fields`, unless one of the same trouble was logged within the last minute."""
+    # Its attribute `lock_repeated` says how many were left out before.
     with _mutex:
         if len(TROUBLES) >= MOST:
             TROUBLES.clear()
@@ -60,9 +45,6 @@ def log_rarely(
         left_out, known.left_out, known.logged = known.left_out, 0, moment
     more = f" ({left_out} more since the last record)" if left_out else ""
     logger.log(level, f"{message}%s", *values, more, extra={**fields, "lock_repeated": left_out})
-
-
-# --- a backend that does not answer ------------------------------------------------------------------------
 
 
 def unavailable(logger: logging.Logger, alias: str, error: Exception) -> None:

@@ -1,6 +1,4 @@
-"""Who is asking: the owner of an acquisition, the thread or task that re-enters, and the process after a
-fork.
-"""
+"""Who is asking: the owner of an acquisition, the thread or task that re-enters, the process."""
 
 from __future__ import annotations
 
@@ -24,10 +22,8 @@ from locking.utils.clock import now
 
 
 def _as_uuid8(digits: str) -> str:
-    """Write 32 hex digits as a UUID of version 8 (RFC 9562, "custom"), variant 10.
-
-    Redisson's clients are version 4, so a script can tell a Java holder from one of ours by a single letter.
-    """
+    """Write 32 hex digits as a UUID of version 8 (RFC 9562, "custom"), variant 10."""
+    # Redisson's clients are version 4: a script can tell a Java holder from one of ours by a single letter.
     return f"{digits[:8]}-{digits[8:12]}-8{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
 
@@ -38,8 +34,7 @@ PLAIN, GUARDED = "a", "b"
 late. The owner alone tells, so nothing has to be written down when a lock is acquired.
 """
 
-_VARIANT: Final = 19
-"""Where in a UUID the variant digit is."""
+_VARIANT: Final = 19  # where in a UUID the variant digit is
 
 
 class _Process:
@@ -56,9 +51,7 @@ class _Process:
         self.started, self.started_at = time.time(), now()  # noqa: TID251 shown
 
     def date_of(self, moment: float) -> float:
-        """Return the Unix time of a `clock.now()`, by the clock at the first lock of the process:
-        asked twice, it is the same.
-        """
+        """Return the Unix time of a `clock.now()`, the same if asked twice."""
         return round(self.started + moment - self.started_at, 3)
 
 
@@ -67,12 +60,7 @@ after_fork(PROCESS.renew)
 
 
 def new_owner(client_id: str | None = None) -> str:
-    """Return the owner of one acquisition: `<uuid of this process>:<number>`, never used twice.
-
-    Args:
-        client_id: whose acquisition it is, where that isn't this process but a unit of work that may be
-            repeated elsewhere (see `client_of_work`).
-    """
+    """Return an owner, never used twice: `<uuid of this process, or of a client of work>:<number>`."""
     if client_id is None:
         return f"{PROCESS.client_id}:{next(PROCESS.counter)}"
     return f"{client_id}:{secrets.randbits(48)}"
@@ -110,12 +98,7 @@ def client_of_work(work: str) -> str:
 
 
 def owner_of_work(work: str, attempt: int = 0) -> str:
-    """Return an owner from which `work_of` reads the work.
-
-    Args:
-        work: its id.
-        attempt: a number below 2**48 that tells this acquisition from the others of the same work.
-    """
+    """Return an owner from which `work_of` reads the work; attempts, below 2**48, tell acquisitions apart."""
     variant = int(work[_VARIANT], 16) if _UUID4.fullmatch(work) else 0
     return f"{client_of_work(work)}:{_NAMES_WORK | attempt << 4 | variant}"
 
@@ -145,10 +128,8 @@ def is_owner_of(client_id: str, owner: str) -> bool:
 
 
 def current_sync_call() -> Callable[..., object] | None:
-    """Return what identifies the call of `sync_to_async` that runs in this thread, or None.
-
-    Many tasks share one thread that way, so that the thread alone does not identify the holder of a lock.
-    """
+    """Return what identifies the call of `sync_to_async` that runs in this thread, or None."""
+    # Many tasks share one thread that way, so that the thread alone does not identify the holder of a lock.
     if not hasattr(SyncToAsync.threadlocal, "main_event_loop"):
         return None  # the thread has never served one
     return next(_sync_calls(), None)
@@ -172,11 +153,9 @@ _SERVES_A_CALL: Final = SyncToAsync.thread_handler.__code__
 
 
 def current_context() -> object:
-    """Return the running asyncio task, or else the running thread: who may re-enter what it holds.
-
-    The object itself is returned, not its ident (idents are reused) and not a ContextVar (those leak into
-    child tasks and into threads started by `asyncio.to_thread`).
-    """
+    """Return the running asyncio task, or else the running thread: who may re-enter what it holds."""
+    # The object itself is returned, not its ident (idents are reused) and not a ContextVar (those leak into
+    # child tasks and into threads started by `asyncio.to_thread`).
     if _get_running_loop() is None:
         return threading.current_thread()
     return asyncio.current_task() or threading.current_thread()

@@ -32,7 +32,7 @@ VAGUE = re.compile(
 )
 """Words of a translation, also in names: a plain sentence has a subject, a plain verb, and "per second"."""
 
-LEFT = {"British": (BRITISH, 18), "private": (PRIVATE, 7), "vague": (VAGUE, 13)}
+LEFT = {"British": (BRITISH, 18), "private": (PRIVATE, 7), "vague": (VAGUE, 12)}
 """Lines of the repository that still have such words, such as the account `nobody`. They only come down."""
 
 UNWRITTEN = {".csv", ".json", ".lock", ".mo", ".mod", ".png", ".po", ".sum", ".svg"}

@@ -358,7 +358,7 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
     ),
     (longer_than_its_ttl, LockExpired, "ttl=0.01 isn't renewed and ended before the work did"),
     (longer_than_its_ttl, LockExpired, "leave ttl out, or say renew=True"),
-    (decorated(key="order:<order_id>"), LockKeyError, """write "'order:'+<order_id>\""""),
+    (decorated(key="order:<order_id>"), LockKeyError, 'write "order:{order_id}"'),
     (
         decorated(key="'order:'+<oder_id>"),
         LockKeyError,
@@ -368,7 +368,7 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (decorated(key="nightly"), LockKeyError, """all calls share one lock: write "'nightly'" if"""),
     (decorated(key="order:%s"), LockKeyError, "column 1: a term is expected here: 'text' or <parameter>"),
     (decorated(key=42), LockKeyError, 'key=42 is no key: write key="order:{id}"'),
-    (decorated(keys=["a"]), TypeError, "no argument 'keys': write key=, which takes several, too"),
+    (decorated(keys=["a"]), TypeError, "no argument 'keys': distributed_lock takes several by key="),
     (decorated(min_hold=60), TypeError, "write `with locked_transaction(…, min_hold=…):`"),
     (decorated(on_conflict="skp"), ValueError, "did you mean 'skip'?"),
     (decorated(retry_for=-1), ValueError, "retry_for must be 0"),

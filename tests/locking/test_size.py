@@ -31,7 +31,6 @@ PARTS: Final[dict[str, str]] = {
     "models.py": "core",
     "backends/base.py": "core",
     "backends/__init__.py": "core",
-    "backends/options.py": "core",
     "backends/capabilities.py": "core",
     "backends/waiters.py": "core",
     "backends/memory.py": "core",
@@ -61,15 +60,15 @@ PARTS: Final[dict[str, str]] = {
 UNCOUNTED: Final = ("migrations", "testing/contract")
 
 CEILINGS: Final = {
-    "core": 7_741,
-    "liveness": 329,  # goal: 300
-    "database": 1_392,
-    "redlock": 519,
-    "redis": 2_594,
+    "core": 7_150,
+    "liveness": 300,
+    "database": 1_391,
+    "redlock": 518,
+    "redis": 2_593,
     "redis cluster": 240,
     "redis sentinel": 78,
     "redisson's kinds": 112,
-    "zookeeper and etcd": 1_511,  # goal: 1,400
+    "zookeeper and etcd": 1_509,  # goal: 1,400
     "celery": 285,
     "contrib": 598,
     "checks": 491,
@@ -79,7 +78,7 @@ CEILINGS: Final = {
     "command": 744,
     "testing": 353,
 }
-MOST: Final = 18_970  # goal: 18,000
+MOST: Final = 18_345  # goal: 18,000
 MOST_OPTIONS: Final = 14
 
 

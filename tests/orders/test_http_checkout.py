@@ -179,7 +179,7 @@ def test_a_commit_without_an_answer_is_not_hidden_by_what_fails_after_it(client,
         psycopg.connect(host="/no/server/here")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("locking.transactions.commit_probe.TRIES", 1)
+        patch.setattr("locking.transactions.fence.TRIES", 1)
         patch.setattr(mine, "_commit", commit_and_die)
         patch.setattr(type(mine), "get_new_connection", refuse)
         lost = post(client, cart(("mug", 1)))

@@ -22,8 +22,7 @@ from django.db import Error, InterfaceError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking.backends.base import BaseLockBackend
-from locking.backends.options import own_count, own_options
-from locking.conf import AliasSettings
+from locking.conf import AliasSettings, own_count, own_options
 from locking.exceptions import BackendError, BackendUnavailable
 from locking.utils.background import after_fork
 from locking.utils.clock import now

@@ -24,12 +24,11 @@ from redis.connection import ConnectionPool
 from redis.exceptions import RedisError
 from redis.sentinel import SentinelConnectionPool
 
-from locking.backends.options import misplaced, own_count
 from locking.backends.redis.async_transport import AsyncServer, EventLoops, Servers
 from locking.backends.redis.protocol import ReplicaAck, Terms
 from locking.backends.redis.scripts import Index
 from locking.backends.redis.transport import ThreadServer
-from locking.conf import AliasSettings
+from locking.conf import AliasSettings, misplaced, own_count
 
 SENTINEL_SCHEME: Final = "sentinel+"
 DEFAULT_ACK_TIMEOUT_MS: Final = 1000

@@ -120,8 +120,8 @@ def names_come_as_they_are_given(patch):
 def several_names_are_taken_one_by_one(patch):
     """What was free is kept when another name is busy, and the first is not looked at after the last."""
 
-    def take(self, wait, context):
-        return _together([part._take(wait, context) for part in self._parts])
+    async def take(self, wait, context, *, is_task):
+        return _together([await part._take(wait, context, is_task=is_task) for part in self._parts])
 
     patch.setattr(Lock, "_take", take)
 

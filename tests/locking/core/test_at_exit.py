@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from locking import BackendUnavailable, get_lock
-from locking.core import at_exit
+from locking.core import lease as lease_module
 from locking.core.handler import locks
 from locking.core.lease import DROPPED
 from locking.testing import held_locks
@@ -117,7 +117,7 @@ def test_a_backend_that_is_down_is_asked_once(
     leases = [get_lock(name, guarded=True).acquire() for name in "ab"]
     with monkeypatch.context() as patch:
         patch.setattr(locks["default"], "release", silent)
-        at_exit.release_what_is_left()
+        lease_module.release_what_is_left()
     assert len(asked) == 1
     for lease in leases:
         locks["default"].release(lease.key, lease.owner)
@@ -131,7 +131,7 @@ def test_a_renewed_lease_that_was_dropped_is_released_at_the_end(
         get_lock(name, **options).acquire()  # type: ignore[arg-type]
     gc.collect()
     assert get_lock("renewed").locked()
-    at_exit.release_what_is_left()
+    lease_module.release_what_is_left()
     assert [get_lock(name).locked() for name in ("renewed", "bounded", "paced")] == [False, True, True]
 
 
@@ -144,7 +144,7 @@ def test_dropped_leases_of_a_backend_that_is_down_are_asked_for_once(
         get_lock(name).acquire()
     gc.collect()
     monkeypatch.setattr(locks["default"], "release", release)
-    at_exit.release_what_is_left()
+    lease_module.release_what_is_left()
     assert release.call_count == 1
 
 
@@ -155,7 +155,7 @@ def test_a_thread_that_has_ended_holds_nothing_afterwards(memory_locks: None, no
     thread.start()
     thread.join()
     kept.append(thread)
-    at_exit.release_what_is_left()
+    lease_module.release_what_is_left()
     assert held_locks() == []
 
 
@@ -165,15 +165,15 @@ def test_a_task_whose_loop_has_closed_is_finished(memory_locks: None, none_dropp
 
     async def work() -> None:
         kept.extend((await get_lock("a").aacquire(), asyncio.current_task()))
-        at_exit.release_what_is_left()
+        lease_module.release_what_is_left()
         assert held_locks() == ["a"]
 
     asyncio.run(work())
-    at_exit.release_what_is_left()
+    lease_module.release_what_is_left()
     assert held_locks() == []
 
 
 def test_a_handler_of_the_projects_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """A web server knows better what SIGTERM means."""
     monkeypatch.setattr(signal, "getsignal", lambda number: print)
-    assert not at_exit.exit_on_sigterm()
+    assert not lease_module.exit_on_sigterm()

@@ -18,10 +18,10 @@ from django.test import RequestFactory
 from locking import BackendUnavailable, LockNotAcquired, distributed_lock, get_lock
 from locking.backends.base import Busy
 from locking.backends.database.connection_pool import NoConnection
-from locking.core import breaker as module
-from locking.core.breaker import breaker
+from locking.core import waits as module
 from locking.core.handler import locks
 from locking.core.pending_release import release_retrier
+from locking.core.waits import breaker
 from locking.signals import LockEvent, Observer
 from tests.lock_fixtures import TurnedClock
 from tests.locking.backends.queue.ensembles.servers import Etcd, ZooKeeper, no_etcd, no_zookeeper, running
@@ -269,11 +269,11 @@ def test_the_log_says_it_once_and_each_refusal_is_counted(
 ) -> None:
     """Observers, and so the metrics, hear of each as of an outage."""
     server.silent = True
-    with observed_by(Heard()) as observer, caplog.at_level(logging.ERROR, "locking.core.breaker"):
+    with observed_by(Heard()) as observer, caplog.at_level(logging.ERROR, "locking.core.waits"):
         for _ in range(9):
             refused()
     assert observer.outcomes == ["unavailable"] * 9
-    assert [record.message for record in caplog.records if record.name == "locking.core.breaker"] == [
+    assert [record.message for record in caplog.records if record.name == "locking.core.waits"] == [
         "the lock backend 'default' is silent: acquisitions fail at once, but for one per 1 s that tries"
     ]
 

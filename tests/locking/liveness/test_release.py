@@ -25,7 +25,7 @@ from locking.signals import Observer, flush, lock_orphaned, observe, stop_observ
 from locking.testing.contract.base import begin
 from locking.testing.contract.processes import child
 from locking.utils.clock import now
-from locking.utils.logs import reset as reset_log
+from locking.utils.logs import TROUBLES
 from locking.utils.ownership import PROCESS, client_of_work, is_guarded, process_of
 from tests.backends import BACKENDS, any_engine
 from tests.locking.backends.redis.topologies.servers import until
@@ -466,7 +466,7 @@ def test_a_release_that_fails_keeps_no_other_from_being_tried(by_hand, monkeypat
         raise ImportError("no such package")
 
     monkeypatch.setattr(liveness, "_clean", broken)
-    reset_log()
+    TROUBLES.clear()
     with caplog.at_level("ERROR", "locking.liveness"):
         by_hand()
         by_hand()
@@ -558,6 +558,6 @@ def runs_while_a_caller_waits() -> bool:
     waiters.enter("default", None)
     watcher.look()
     try:
-        return watcher._worker.running
+        return watcher._worker.thread is not None
     finally:
         waiters.leave("default")

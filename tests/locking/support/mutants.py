@@ -1,7 +1,5 @@
 """Backends with one rule taken out each; the contract must refuse every one."""
 
-from typing import cast
-
 from locking.backends.base import Grant
 from locking.backends.memory import MemoryBackend, MemoryWaiter
 from locking.utils.clock import now
@@ -82,7 +80,7 @@ class NoWakeUps(MemoryBackend):
 
     def waiter(self, key, owner, ttl, *, fenced=False):
         """Return a waiter that a release does not wake."""
-        place = cast(MemoryWaiter, super().waiter(key, owner, ttl))
+        place = super().waiter(key, owner, ttl)
         place.wake = lambda: None  # type: ignore[method-assign]
         return place
 

@@ -335,7 +335,7 @@ def test_mutant_a_fence_without_limits_lets_a_frozen_holder_block_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only the session's own limits are left, which are off by default."""
-    monkeypatch.setattr("locking.transactions.fence.limit_waits", lambda connection, seconds: None)
+    monkeypatch.setattr("locking.utils.databases.limit_waits", lambda connection, seconds: None)
     before = limits()
     with locked_transaction("shop", fenced=True, ttl=7):
         assert limits() == before

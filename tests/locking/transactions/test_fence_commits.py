@@ -14,8 +14,17 @@ from django.db import Error, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from locking import get_lock, locked_transaction
-from locking.transactions.commit_probe import NOTHING, TRIES, UNSETTLED, CommitMarker, resolve
-from locking.transactions.fence import FORBID, advance, forbid, prepare
+from locking.transactions.fence import (
+    FORBID,
+    NOTHING,
+    TRIES,
+    UNSETTLED,
+    CommitMarker,
+    advance,
+    forbid,
+    prepare,
+    resolve,
+)
 from locking.utils.databases import reply_was_lost
 from tests.locking.support.dropping_proxy import DroppingProxy, proxied
 from tests.locking.support.fenced_databases import ALIAS, MARIADB, registered, sales, sell
@@ -214,7 +223,7 @@ def test_mutant_a_probe_that_does_not_wait_denies_a_commit_on_its_way(
     proxy: DroppingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plain SELECT sees what was there before, swears that nothing was committed, and then it is."""
-    monkeypatch.setattr("locking.transactions.commit_probe.TOUCH", HASTY)
+    monkeypatch.setattr("locking.transactions.fence.TOUCH", HASTY)
     marker = CommitMarker(ALIAS, "shop", 1, "m", 1.0)
     with connections[ALIAS].cursor() as cursor:
         cursor.execute(
@@ -241,7 +250,7 @@ def test_a_database_that_is_down_is_asked_again(monkeypatch: pytest.MonkeyPatch)
         return answer
 
     monkeypatch.setattr(CommitMarker, "was_committed", was_committed)
-    monkeypatch.setattr("locking.transactions.commit_probe.jittered", lambda *_, **__: 0.0)
+    monkeypatch.setattr("locking.transactions.fence.jittered", lambda *_, **__: 0.0)
     lost = OperationalError("server closed the connection")
     marker = CommitMarker(ALIAS, "shop", 1, "m", 1.0)
     assert resolve(marker, lost)

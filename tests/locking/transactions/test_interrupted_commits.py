@@ -207,7 +207,7 @@ def test_mutant_a_release_that_believes_any_error_is_before_the_commit(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant takes what ended the wait for the end of the COMMIT: the next holder reads old data."""
-    monkeypatch.setattr("locking.transactions.locked_transaction.may_still_commit", lambda *_: False)
+    monkeypatch.setattr("locking.utils.databases.may_still_commit", lambda *_: False)
     read: list[str] = []
 
     def next_holder() -> None:

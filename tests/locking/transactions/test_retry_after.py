@@ -16,7 +16,7 @@ from locking import (
     distributed_lock,
     get_lock,
 )
-from locking.core import estimates
+from locking.core import lease as leases
 from locking.testing import simulate_contention
 from tests.locking.support.helpers import elsewhere
 
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def _no_holds_so_far(memory_locks: None) -> Iterator[None]:
-    estimates._USUAL.clear()
+    leases._USUAL.clear()
     yield
-    estimates._USUAL.clear()
+    leases._USUAL.clear()
 
 
 def refused(view: Callable[..., Any]) -> int:
@@ -108,7 +108,7 @@ def test_a_minimal_hold_counts_until_others_may_have_the_lock() -> None:
 
     with get_lock("beat", min_hold=60, template="beat"):
         pass
-    assert 55 < (estimates.usual_hold("default", "beat") or 0.0) < 61
+    assert 55 < (leases.usual_hold("default", "beat") or 0.0) < 61
 
 
 def test_an_error_keeps_its_estimate_in_another_process() -> None:
@@ -123,11 +123,11 @@ def test_an_error_keeps_its_estimate_in_another_process() -> None:
 
 def test_groups_beyond_the_limit_count_for_their_alias(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names that were given as templates by mistake fill no memory."""
-    monkeypatch.setattr(estimates, "MOST_GROUPS", 1)
-    estimates.note_hold("default", "a", 1.0)
-    estimates.note_hold("default", "b", 3.0)
-    assert estimates.usual_hold("default", "b") is None
-    assert estimates.usual_hold("default", None) == 3.0
+    monkeypatch.setattr(leases, "MOST_GROUPS", 1)
+    leases.note_hold("default", "a", 1.0)
+    leases.note_hold("default", "b", 3.0)
+    assert leases.usual_hold("default", "b") is None
+    assert leases.usual_hold("default", None) == 3.0
 
 
 def test_contention_in_a_test_answers_as_a_real_one(client: Any) -> None:

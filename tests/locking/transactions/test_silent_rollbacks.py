@@ -11,8 +11,8 @@ from django.db import DatabaseError, connections, transaction
 from django.db.transaction import TransactionManagementError
 
 from locking import LockTransactionError, locked_transaction
-from locking.transactions import locked_transaction as locked_transaction_module
 from locking.transactions.locked_transaction import transaction_without_lock
+from locking.utils import databases
 from tests.locking.support.fenced_databases import MARIADB, SQLITE, sales, sell
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -110,6 +110,6 @@ def test_without_the_note_lost_work_passes_for_a_success(
     fenced_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant: the block returns, its first half is gone and its second is stored."""
-    monkeypatch.setattr(locked_transaction_module, "noting_rollbacks", nullcontext)
+    monkeypatch.setattr(databases, "note_rollback", lambda execute, *given: execute(*given))
     swallow_the_error("locked", fenced_database, fail_with_a_rollback)
     assert {"before", "after"}.intersection(sales(fenced_database)) == {"after"}

@@ -84,7 +84,7 @@ def test_a_worker_that_could_not_start_starts_at_its_next_use(calls, no_threads,
     """A failed start is logged, is not taken for a running thread, and is retried by the next wake-up."""
     worker, made = calls
     assert not worker.wake()
-    assert not worker.running
+    assert worker.thread is None
     assert "cannot start: can't start new thread" in caplog.text
     no_threads.set()
     assert worker.wake()
@@ -128,7 +128,7 @@ def test_a_wake_up_during_the_step_is_not_lost():
     worker.wake_by(now() + 0.01)
     go_on.set()
     until(lambda: len(calls) == 2, PATIENCE)
-    until(lambda: not worker.running, PATIENCE)
+    until(lambda: worker.thread is None, PATIENCE)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -147,7 +147,7 @@ def test_whatever_a_step_raises_disables_no_worker(error, monkeypatch):
 
     worker = Worker("locking-test", step)
     worker.wake()
-    until(lambda: not worker.running or len(calls) > 1, PATIENCE)
+    until(lambda: worker.thread is None or len(calls) > 1, PATIENCE)
     worker.wake()
     until(lambda: len(calls) > 1, PATIENCE)
     for thread in list(threads):  # what one raises at its end is this test's, not the next one's
@@ -160,7 +160,7 @@ def test_a_stopped_worker_starts_again(calls):
     worker.wake()
     until(lambda: made, PATIENCE)
     worker.stop()
-    assert not worker.running
+    assert worker.thread is None
     worker.wake()
     until(lambda: len(made) == 2, PATIENCE)
 
@@ -172,10 +172,10 @@ def test_a_forked_child_has_a_worker_of_its_own(calls):
     until(lambda: made, PATIENCE)
 
     def work(pipe):
-        pipe.send(worker.running)
+        pipe.send(worker.thread is not None)
         worker.wake()
         until(lambda: len(made) == 2, PATIENCE)
-        pipe.send(worker.running)
+        pipe.send(worker.thread is not None)
 
     with child(work) as forked:
         assert [forked.report(), forked.report()] == [False, True]

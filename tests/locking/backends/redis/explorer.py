@@ -34,11 +34,11 @@ from locking.backends.redis.protocol import ReplicaAck, Terms
 from locking.backends.redis.scripts import Index, command
 from locking.backends.redis.transport import ThreadServer
 from locking.contrib.redisson import get_fair_lock
-from locking.core.breaker import breaker
 from locking.core.handler import locks
 from locking.core.lease import HOLDS, State, held_by
 from locking.core.lock import SingleLock
 from locking.core.renewal import renew
+from locking.core.waits import breaker
 from locking.utils.ownership import client_of_work, current_context
 from tests.locking.backends.redis.model import Clock, ModelServer
 

@@ -22,10 +22,10 @@ from locking import LockError, get_lock
 from locking.backends.redis.protocol import NotReplicated
 from locking.backends.redis.scripts import Index, Ordinary
 from locking.backends.redlock import RedlockBackend
-from locking.core.breaker import breaker
 from locking.core.handler import locks
 from locking.core.lease import HOLDS
 from locking.core.lock import SingleLock
+from locking.core.waits import breaker
 from locking.utils.ownership import client_of_work
 from tests.backends import REDLOCK
 from tests.locking.backends.redis.explorer import (

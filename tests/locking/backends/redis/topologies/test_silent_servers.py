@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from locking import BackendUnavailable, get_lock
-from locking.core import breaker
+from locking.core import waits
 from locking.core.handler import locks
 from tests.lock_fixtures import TurnedClock
 from tests.locking.backends.redis.topologies.servers import (
@@ -100,7 +100,7 @@ def test_one_request_at_a_time_tries_a_frozen_server(
     """After a time-out others are refused at once; thawed, it serves; its neighbors serve all the while."""
     server, names, other = frozen
     until(lambda: [error for _, error in ask_all(*names)] == [None] * CALLERS, "a server that keeps up")
-    monkeypatch.setattr(breaker, "PAUSE", 60.0)  # no machine is so slow that all this takes as long
+    monkeypatch.setattr(waits, "PAUSE", 60.0)  # no machine is so slow that all this takes as long
     server.pause()
     ((waited, error),) = ask_all(names[0])
     assert waited > TIMEOUT / 2
@@ -112,10 +112,10 @@ def test_one_request_at_a_time_tries_a_frozen_server(
     if other is not None:
         assert ask_all(other)[0][1] is None
 
-    turned_clock.advance(breaker.PAUSE)
+    turned_clock.advance(waits.PAUSE)
     together = ask_all(*names)
     assert sum("nothing was sent to it" not in str(error) for _, error in together) == 1
 
     server.resume()
-    turned_clock.advance(breaker.PAUSE)
+    turned_clock.advance(waits.PAUSE)
     assert ask_all(names[1])[0][1] is None
