@@ -290,7 +290,7 @@ class Postgres(Server):
         """Open a connection through the socket."""
         entry = self.entry()
         place = {name.lower(): entry[name] for name in ("USER", "HOST", "PORT")}
-        return psycopg.connect(dbname=dbname, **place, **entry["OPTIONS"], **options)
+        return psycopg.connect(dbname=dbname, **{**place, **entry["OPTIONS"], **options})
 
     def answers(self) -> bool:
         """Return True if the project's database can be opened; it is created if only that is missing."""

@@ -34,6 +34,7 @@ def change(name: str, old: str, new: str) -> None:
     source = Path(path).read_text()
     assert source.count(old) == 1, f"{path} has {source.count(old)} times: {old}"
     mutants = dict(_pairs(compile(source, path, "exec"), compile(source.replace(old, new), path, "exec")))
+    gc.unfreeze()  # tests/support/garbage.py has frozen what was there after the collection
     functions = [each for each in gc.get_objects() if isinstance(each, FunctionType)]
     changed = [each for each in functions if each.__code__ in mutants]
     assert changed, f"{path}: no function has the line"
