@@ -255,9 +255,11 @@ def test_others_sell_while_a_fenced_holder_stands_still_and_its_return_is_refuse
     assert lease["token"] == 1
     assert lease["ends"] - locked == pytest.approx(limits.PAUSED_LEASE * 1000, abs=1)
     assert refused - locked >= limits.PAUSE * 1000
-    sales = [buyer["to"] for buyer in fenced["buyers"] if buyer["answer"] == "sold"]
-    assert len(sales) == 4
-    assert all(lease["ends"] <= sale < refused for sale in sales)
+    sold = [buyer for buyer in fenced["buyers"] if buyer["answer"] == "sold"]
+    assert len(sold) == 4
+    asked = victim["marks"][0][1]  # the server's lease has begun after that
+    assert all(asked + limits.PAUSED_LEASE * 1000 <= buyer["to"] for buyer in sold)
+    assert min(at for buyer in sold for step, at, *_ in buyer["marks"] if step == "locked") < refused
 
 
 def test_a_killed_redis_oversells_without_a_fence_and_not_with_one():
