@@ -52,8 +52,8 @@ class Locked(Strategy):
         from locking import LockLost, LockNotAcquired, StaleFencingToken, get_lock, locked_transaction
 
         names = [*map(lock_name, sale.lines)]
-        options: Any = {"backend": self.lock, "wait": sale.wait, "fenced": self.fenced}
-        options["guarded"] = True  # the statement that takes units checks again
+        # Guarded, for the statement that takes units checks again.
+        options: Any = {"backend": self.lock, "wait": sale.wait, "fenced": self.fenced, "guarded": True}
         reach("waiting")
         try:
             with ExitStack() as held:

@@ -20,7 +20,7 @@ from locking.utils.clock import now
 logger = logging.getLogger(__name__)
 
 RETRY_PAUSE = 0.5  # seconds between attempts while a backend doesn't answer
-CONFIRM_PAUSE = 0.1  # after which a server that answers again has processed what it had received before
+CONFIRM_PAUSE = 0.1  # seconds after which a server that answers again has processed what came before
 
 
 @dataclass(slots=True, eq=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -16,6 +15,7 @@ from inventory.strategies.combined import Combined
 from inventory.strategies.locked import Locked
 from locking import get_lock
 from locking.core.waits import waiters
+from tests.support.processes import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -68,9 +68,9 @@ def kept(monkeypatch) -> None:
         monkeypatch.setitem(connections.settings["default"], name, value)
 
 
-def sell(selling: Stock, cause: str, quantity: int = 1) -> int:
-    """Sell, and return the backend over which it went."""
-    return int(selling.sell({"mug": quantity}, cause=cause, write=lambda lines: backend()))
+def sell(selling: Stock, cause: str, sku: str = "mug") -> int:
+    """Sell one, and return the backend over which it went."""
+    return int(selling.sell({sku: 1}, cause=cause, write=lambda lines: backend()))
 
 
 @pytest.mark.usefixtures("kept")
@@ -146,19 +146,16 @@ def test_a_childs_leaders_use_one_of_their_own(selling):
 
 
 @pytest.mark.usefixtures("kept")
-def test_who_waits_for_a_lock_has_no_turn_yet():
+@pytest.mark.parametrize("selling", [Locked], indirect=True)
+def test_who_waits_for_a_lock_has_no_turn_yet(selling):
     """Another item's holder sells over the shared connection meanwhile."""
-    selling = Stock(strategy="locked")
-    selling.strategy = Locked(selling.settings, shared_connection=True)
     stock.receive("mug", 1, cause="mugs")
     stock.receive("pen", 2, cause="pens")
-    led = int(selling.sell({"pen": 1}, cause="1", write=lambda lines: backend()))
+    led = sell(selling, "1", "pen")
     with get_lock("inventory:mug"):
         waiter = threading.Thread(target=in_a_thread, args=[lambda: sell(selling, "2")], daemon=True)
         waiter.start()
-        while not waiters.total:
-            time.sleep(0.001)  # until it waits
-        assert led == selling.sell({"pen": 1}, cause="3", write=lambda lines: backend())
+        until(lambda: waiters.total, "the buyer of a mug waits")
+        assert led == sell(selling, "3", "pen")
     waiter.join()
     assert stock.available("mug") == 0
-    shared_by(selling)._shared.close()
